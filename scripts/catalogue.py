@@ -1,6 +1,6 @@
 """Writes docs/catalogue.md: every stage of ours with its signature, from its declaration.
 
-`--answer NAME` first answers the examples of a stage anew: look at what changed before you keep it.
+`--answer NAME` first answers the examples of a stage again: check the changes before you commit.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def stale() -> bool:
     return not FILE.exists() or FILE.read_text("utf-8") != text()
 
 
-def answer_anew(name: str) -> None:
+def answer_again(name: str) -> None:
     """Let a stage answer its own examples again, where they are declared."""
     file = Path(catalogue.__file__).with_name("declarations.json")
     stages = json.loads(file.read_bytes())["stages"]
@@ -128,7 +128,7 @@ if __name__ == "__main__":
     if "--check" in sys.argv:
         sys.exit(1 if stale() else 0)
     if "--answer" in sys.argv:
-        answer_anew(sys.argv[-1])
+        answer_again(sys.argv[-1])
         sys.exit(0)
     FILE.write_text(text(), "utf-8")
     print(f"wrote {FILE}")

@@ -19,7 +19,7 @@ from caloron.cli.commands.meta import Leaf, describe, leaves
 
 FILE = Path(__file__).parents[1] / "docs" / "reference.md"
 MANUAL = FILE.with_name("commands.md")
-#: On every command, and told once above the table.
+#: Options of every command, described once above the table.
 _COMMON = ("--output", "--project", "--dry-run")
 
 _MANUAL_HEAD = """# Commands
@@ -70,12 +70,12 @@ def manual() -> str:
 def _entry(leaf: Leaf) -> str:
     command, name = leaf.command, " ".join(("caloron", *leaf.words))
     usage = " ".join(command.collect_usage_pieces(click.Context(command, info_name=name)))
-    said, examples = _explained(command)
-    parts = [f"## {name}", *said, f"```text\n{name} {usage}\n```"]
+    paragraphs, examples = _explained(command)
+    parts = [f"## {name}", *paragraphs, f"```text\n{name} {usage}\n```"]
     options = [o for o in command.params if isinstance(o, click.Option) and not o.hidden]
     own = [o for o in options if max(o.opts, key=len) not in _COMMON]
     if own:
-        rows = [f"| {_cell(_spelt(o))} | {_cell(_meant(o))} |" for o in own]
+        rows = [f"| {_cell(_names(o))} | {_cell(_meaning(o))} |" for o in own]
         parts.append("\n".join(("| option | meaning |", "|---|---|", *rows)))
     if examples:
         parts.append("\n".join(("```sh", *examples, "```")))
@@ -84,16 +84,16 @@ def _entry(leaf: Leaf) -> str:
 
 def _explained(command: click.Command) -> tuple[list[str], list[str]]:
     """The paragraphs of a command's help, and the lines of its examples."""
-    said: list[str] = []
+    paragraphs: list[str] = []
     for part in re.split(r"\n\s*\n", inspect.cleandoc(command.help or "")):
         lines = [line.strip() for line in part.splitlines() if line.strip() != "\b"]
         if re.fullmatch(r"Examples?:", lines[0]):
-            return said, lines[1:]
-        said.append("\n".join(lines))
-    return said, []
+            return paragraphs, lines[1:]
+        paragraphs.append("\n".join(lines))
+    return paragraphs, []
 
 
-def _spelt(option: click.Option) -> str:
+def _names(option: click.Option) -> str:
     names = ", ".join(f"`{name}`" for name in sorted(option.opts, key=len))
     if option.is_flag:
         return names
@@ -103,7 +103,7 @@ def _spelt(option: click.Option) -> str:
     return f"{names} `{value}`"
 
 
-def _meant(option: click.Option) -> str:
+def _meaning(option: click.Option) -> str:
     shown = option.show_default and option.default not in (None, "", False)
     return f"{option.help or ''}{f' Default: `{option.default}`.' if shown else ''}"
 
@@ -113,25 +113,25 @@ def _cell(content: str) -> str:
 
 
 def text(old: str) -> str:
-    """The file with its generated parts made anew; what is written by hand stays."""
+    """The file with its generated parts replaced; the other parts stay."""
     for part, content in (("commands", commands()), ("exit codes", exit_codes())):
         begin, end = f"<!-- {part}: scripts/reference.py -->", f"<!-- end of {part} -->"
-        before, found, rest = old.partition(begin)
-        _, ended, after = rest.partition(end)
-        if not (found and ended):
+        before, has_begin, rest = old.partition(begin)
+        _, has_end, after = rest.partition(end)
+        if not (has_begin and has_end):
             raise SystemExit(f"{FILE} has no place for {part}: {begin} … {end}")
         old = f"{before}{begin}\n{content}\n{end}{after}"
     return old
 
 
 def files() -> Iterator[tuple[Path, str]]:
-    """Each file of ours with what it should say."""
+    """Each generated file with its content."""
     yield FILE, text(FILE.read_text("utf-8"))
     yield MANUAL, manual()
 
 
 def stale() -> list[Path]:
-    """The files that do not say what the commands say."""
+    """The files that differ from the commands."""
     return [f for f, wanted in files() if not f.exists() or f.read_text("utf-8") != wanted]
 
 

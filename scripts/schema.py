@@ -1,4 +1,4 @@
-"""Writes docs/schema: what `--output json` of each command holds, what graphs and stages are.
+"""Writes docs/schema: the JSON of `--output json` for each command, and of graphs and stages.
 
 The shapes are written here in short: `s` text, `i` whole number, `n` number, `b` yes or no, a `?`
 behind it: or null; `[x]` a list; a dict is an object with exactly these fields, of which those with
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# Also when it is run as a program, which finds only what lies beside it.
+# As a program, Python finds only the modules beside it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from caloron.cli.output import SCHEMA
@@ -380,14 +380,14 @@ def schema() -> dict[str, Any]:
 
 
 def files() -> Iterator[tuple[Path, str]]:
-    """Each file with what it should hold."""
+    """Each file with its content."""
     made = {"caloron": schema(), "graph": graph_schema(), "stage": stage_schema()}
     for name, content in made.items():
         yield FILE.with_name(f"{name}.json"), json.dumps(content, indent=1) + "\n"
 
 
 def stale() -> list[Path]:
-    """The files that are not what they should be."""
+    """The files that are out of date."""
     return [f for f, wanted in files() if not f.exists() or f.read_text("utf-8") != wanted]
 
 

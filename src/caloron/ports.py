@@ -28,14 +28,14 @@ class Clock(Protocol):
 
 
 class Poll(msgspec.Struct, frozen=True):
-    """What changed on the forge since a cursor, and the cursor for the next call."""
+    """The changes on the forge since a cursor, and the cursor for the next call."""
 
     snapshots: tuple[Snapshot, ...]
     cursor: str
 
 
 class Remote(msgspec.Struct, frozen=True):
-    """Where git fetches from and pushes to, and what it needs to be let in."""
+    """The address that git fetches from and pushes to, with the settings for access."""
 
     #: A path or an address; no secret is ever part of it.
     url: str
@@ -49,10 +49,10 @@ class Remote(msgspec.Struct, frozen=True):
 
 
 class Checks(msgspec.Struct, frozen=True, kw_only=True):
-    """What the forge's own CI says about a commit; our own statuses are not part of it."""
+    """The result of the forge's own CI for a commit, without our own statuses."""
 
     state: Literal["none", "pending", "green", "red"]
-    #: Which checks are not green, in one line.
+    #: The checks that are not green, in one line.
     detail: str = ""
 
 
@@ -64,19 +64,19 @@ class RepositoryInfo(msgspec.Struct, frozen=True, kw_only=True):
     #: Its page, or its folder.
     url: str
     description: str = ""
-    #: None: the forge does not tell.
+    #: None: unknown.
     open_issues: int | None = None
     #: It has no commit yet.
     empty: bool = False
     can_push: bool = True
-    #: Whether our account may merge into main, which may be protected.
+    #: Our account may merge into main, which may be protected.
     can_merge: bool = True
     protected: bool = False
     required_checks: tuple[str, ...] = ()
     required_approvals: int = 0
-    #: Whether the second account may write there; a review of one that may not counts for nothing.
+    #: The second account may write there; otherwise its reviews do not count.
     reviewer_can_push: bool = True
-    #: What is switched off there and needed here: issues, pull requests.
+    #: Features that a sprint needs and that are switched off: issues, pull requests.
     switched_off: tuple[str, ...] = ()
     #: Nothing in it can be changed.
     archived: bool = False
@@ -86,11 +86,11 @@ class RepositoryInfo(msgspec.Struct, frozen=True, kw_only=True):
     signatures_required_by: tuple[str, ...] = ()
     #: Rules by which a change that is behind main is not merged.
     up_to_date_required_by: tuple[str, ...] = ()
-    #: Whether our account may look at such rules.
+    #: Our account may read such rules.
     sees_rules: bool = True
-    #: Whether our token may read all that the forge's CI tells, not only statuses of commits.
+    #: Our token may read all results of the forge's CI, not only statuses of commits.
     sees_check_runs: bool = True
-    #: How verdicts are told: a review, by the second account, or a comment with a commit status.
+    #: The form of verdicts: a review by the second account, or a comment with a commit status.
     reviews: Literal["review", "comment"] = "review"
 
 
@@ -102,7 +102,7 @@ class VerifiedMerge(msgspec.Struct, frozen=True):
 
 
 class Merged(msgspec.Struct, frozen=True):
-    """A merged pull request, and whether this call merged it or found that somebody had."""
+    """A merged pull request; `did_it`: this very call merged it."""
 
     pull: PullSnapshot
     did_it: bool
@@ -135,7 +135,7 @@ class Forge(Protocol):
     def about(self) -> RepositoryInfo: ...
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Close files and connections."""
         ...
 
     def url(self, number: int, *, pull: bool = False) -> str:
@@ -157,11 +157,11 @@ class Forge(Protocol):
     def mergeable(self, number: int) -> bool: ...
 
     def diff(self, number: int) -> str:
-        """What a pull request changes, or changed once it is merged."""
+        """Return the changes of a pull request, also of a merged one."""
         ...
 
     def checks(self, head: str) -> Checks:
-        """What the forge's own CI says about a commit, required checks that are missing too."""
+        """Return the result of the forge's own CI; missing required checks are pending."""
         ...
 
     def find_issue(self, key: str) -> IssueSnapshot | None:
@@ -211,7 +211,7 @@ class Forge(Protocol):
 
         Where our account may push to main, main moves from `base` to exactly the commit of
         `verified`, or not at all. Elsewhere the forge makes the merge. It cannot be told the base,
-        so main may move after our look at it: the result must be compared with the verified one.
+        so main may move just before the merge: the result must be compared with the verified one.
         """
         ...
 
@@ -224,13 +224,13 @@ class Forge(Protocol):
 
 
 Network = Literal["full", "none", "model", "public"]
-#: What an agent may do inside its sandbox: only answer, also edit files, or use all its tools.
+#: The rights of an agent inside its sandbox: only answer, also edit files, or use all tools.
 Permissions = Literal["answer", "edit", "full"]
 Trouble = Literal["", "auth", "quota", "rate_limit", "overflow", "budget", "crash"]
 
 
 class Caps(msgspec.Struct, frozen=True, kw_only=True):
-    """What one sandbox may use at most; the output and the time are the shim's to limit."""
+    """The limits of one sandbox; the shim limits output and time."""
 
     memory_mb: int = 4096
     processes: int = 512
@@ -239,11 +239,11 @@ class Caps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process may see, reach and use."""
+    """The files, hosts and resources that one process may use."""
 
-    #: The folder of the host that it may change; unless more is named, the only one.
+    #: The folder of the host that the process may change.
     workspace: Path
-    #: Its HOME, private to this attempt; None: an empty one that goes away with it.
+    #: Its HOME, private to this attempt; None: an empty one, deleted with the sandbox.
     home: Path | None = None
     #: Files and folders that it may read, at the paths they have outside.
     read_only: tuple[Path, ...] = ()
@@ -259,7 +259,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SandboxedCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """How to start a process so that it is confined from its first instruction."""
+    """The command that starts a process confined from its first instruction."""
 
     argv: tuple[str, ...]
     env: dict[str, str]
@@ -278,17 +278,17 @@ class Sandbox(Protocol):
     name: str
 
     def check(self) -> None:
-        """Run one; `PreconditionFailed` with the remedy where that is not possible."""
+        """Start a sandbox; `PreconditionFailed` with the remedy where that is not possible."""
         ...
 
     def confine(self, argv: tuple[str, ...], spec: SandboxSpec) -> SandboxedCommand: ...
 
     def inside(self, workspace: Path) -> Path:
-        """Where a workspace is, seen from inside."""
+        """Return the path of a workspace inside the sandbox."""
         ...
 
     def sandbox_home(self, home: Path) -> Path:
-        """Where a private home is, seen from inside."""
+        """Return the path of a private home inside the sandbox."""
         ...
 
     def give_ownership(self, *folders: Path) -> None:
@@ -297,19 +297,19 @@ class Sandbox(Protocol):
 
 
 class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model said to one question, and what that took."""
+    """The answer of a model to one question, with its usage."""
 
     text: str
     #: The model as its provider names it.
     model: str = ""
     tokens_in: int = 0
     tokens_out: int = 0
-    #: None: the provider does not tell.
+    #: None: unknown.
     cost_usd: float | None = None
 
 
 class Model(Protocol):
-    """Somebody who answers a question with text: no tools, no memory of earlier questions."""
+    """Answers questions with text: no tools, no memory of earlier questions."""
 
     #: The provider, as it is configured.
     name: str
@@ -317,12 +317,12 @@ class Model(Protocol):
     def ask(
         self, prompt: str, *, seconds: float, stopped: Callable[[], bool] = lambda: False
     ) -> ModelAnswer:
-        """The answer, or a `ModelError`; gives up when the time is over or nobody waits."""
+        """Return the answer, or raise `ModelError`; `stopped` cancels the request."""
         ...
 
 
 class AgentRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of one agent: who it is, what it is asked, and where it works."""
+    """One run of one agent: its role, its prompt and its folders."""
 
     role: str
     task: str
@@ -334,10 +334,10 @@ class AgentRequest(msgspec.Struct, frozen=True, kw_only=True):
     #: The agent's HOME as we see it, and as the agent sees it.
     home: Path
     sandbox_home: Path
-    #: What Caloron tells every agent, beside what the repository says itself.
+    #: Caloron's instructions for every agent, besides those of the repository.
     instructions: str = ""
     model: str = ""
-    #: What this run may cost at most; None: no limit.
+    #: The budget of this run; None: no limit.
     budget_usd: float | None = None
     permissions: Permissions = "full"
     #: A conversation to continue: its id, and the folder where `save_session` put it.
@@ -346,11 +346,11 @@ class AgentRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """How to start an agent, and what must be reachable for it."""
+    """The command that starts an agent, with the files and hosts that it needs."""
 
     argv: tuple[str, ...]
     env: dict[str, str] = msgspec.field(default_factory=dict)
-    #: Environment that must never be written down: keys and tokens of the model.
+    #: Environment that must never be stored: keys and tokens of the model.
     secrets: dict[str, str] = msgspec.field(default_factory=dict)
     stdin: str = ""
     #: The framework's installation and files, readable inside at the same paths.
@@ -360,7 +360,7 @@ class AgentCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent said and used in one attempt, read from what it left behind."""
+    """The answer and the usage of an agent in one attempt, read from its output."""
 
     #: Its last words: an answer, a plan, a verdict.
     text: str = ""
@@ -370,7 +370,7 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
     tokens_out: int = 0
     #: Read again from the provider's cache; not part of `tokens_in`.
     tokens_cached: int = 0
-    #: None: the framework does not tell.
+    #: None: unknown.
     cost_usd: float | None = None
     model: str = ""
     session: str = ""
@@ -438,7 +438,7 @@ class AgentCli(Protocol):
     ) -> bool:
         """Copy a conversation from an agent's home for a later attempt; False: there is none.
 
-        `clean` removes what must not be written down.
+        `clean` removes what must not be stored.
         """
         ...
 

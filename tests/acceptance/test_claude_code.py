@@ -19,7 +19,6 @@ from tests.support.model_server import (
     Use,
     bash,
     too_many,
-    unauthorized,
     write,
 )
 from tests.support.wait import wait_for
@@ -131,23 +130,6 @@ def test_by_itself_it_is_asked_to_look_back_and_answers_in_the_asked_form(
     assert f"the analysis by {found['model_analysis']['by']}." in page
 
 
-def test_a_refused_key_stops_the_sprint_until_a_person_has_put_it_right(
-    home: Home, model: ModelServer
-) -> None:
-    rule = implements()
-    rule.faults = [unauthorized()] * 99
-    model.rules.append(rule)
-    stopped = home.sprint(task("greet"))
-    assert stopped.code == 11, stopped
-    assert "Invalid API key" in stopped.error["message"]
-    assert "caloron resume" in stopped.error["hint"]
-    assert "Invalid API key" in home.caloron("why", json=False).stdout
-    rule.faults.clear()
-    resumed = home.caloron("resume")
-    assert (resumed.code, resumed.statuses) == (0, {"greet": "Done"}), resumed
-    assert home.escalations() == []
-
-
 def test_a_used_up_quota_is_waited_for_and_is_nobodys_failure(
     home: Home, model: ModelServer
 ) -> None:
@@ -192,34 +174,6 @@ def test_an_agent_whose_model_hangs_is_restarted_and_goes_on_where_it_was(
     said = "\n".join(home.comments(home.issues()[0]["number"]))
     assert "The agent is restarted" in said
     assert "I begin." in asked_to(model, "were interrupted")[0].text
-
-
-def test_an_engine_that_was_killed_leaves_its_agent_at_work(home: Home, model: ModelServer) -> None:
-    model.rules.append(
-        implements(["I begin.", bash("sleep 3")], [write(_FILE, "print(1)\n")], ["."])
-    )
-    running = home.start_sprint(task("greet"))
-    wait_for(lambda: asked_to(model, _IMPLEMENTS), "the agent asks its model")
-    running.kill()
-    answer = home.caloron("resume")
-    assert (answer.code, answer.statuses) == (0, {"greet": "Done"}), answer
-    assert [asked.turn for asked in asked_to(model, _IMPLEMENTS)] == [0, 1, 2]
-
-
-def test_a_budget_that_is_used_up_stops_the_sprint_until_there_is_more(
-    home: Home, model: ModelServer
-) -> None:
-    model.tokens_in = 200_000
-    model.rules.append(implements([bash("true")]))
-    stopped = home.sprint(task("greet"), options=("--budget", "0.30"))
-    assert stopped.code == 11, stopped
-    assert "budget" in stopped.error["message"]
-    assert stopped.error["hint"].endswith("--budget MORE")
-    model.tokens_in = 1000
-    model.rules[-1] = implements()
-    resumed = home.caloron("resume", "--budget", "50")
-    assert (resumed.code, resumed.statuses) == (0, {"greet": "Done"}), resumed
-    assert resumed.data["cost_usd"] > 0.30
 
 
 def test_a_missing_cli_or_key_is_said_before_anything_begins(home: Home) -> None:

@@ -240,26 +240,13 @@ def test_metrics_fill_every_field(read_only: Home) -> None:
     assert data["top_tools"] == [["bash", 1]]
 
 
-@pytest.mark.parametrize("command", [("metrics",), ("inbox",)])
-def test_before_the_first_sprint_there_is_nothing_and_that_is_no_error(
-    home: Home, command: tuple[str, ...]
-) -> None:
-    assert told(home, *command)["project"] == "demo"
-
-
-@pytest.mark.parametrize(
-    ("command", "code"),
-    [
-        (("report",), 3),
-        (("retro",), 3),
-        (("show", "1"), 3),
-        (("report", "../../etc"), 3),
-        (("show",), 2),
-        (("report", "--format", "pdf"), 2),
-    ],
-)
-def test_what_is_not_there_is_said_so(home: Home, command: tuple[str, ...], code: int) -> None:
-    assert home.caloron(*command).code == code
+def test_before_the_first_sprint_there_are_no_figures_and_no_page(home: Home) -> None:
+    for command in ("metrics", "inbox"):
+        assert told(home, command)["project"] == "demo"
+    for words in ("report", "retro", "show 1", "report ../../etc"):
+        assert home.caloron(*words.split()).code == 3, words
+    for words in ("show", "report --format pdf"):
+        assert home.caloron(*words.split()).code == 2, words
 
 
 def test_a_lesson_of_the_first_sprint_stands_in_the_prompt_of_the_second_planner(

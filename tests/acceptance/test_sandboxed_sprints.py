@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import yaml
@@ -19,15 +18,21 @@ from tests.support.home import Home, does, task, writes
 from tests.support.http_server import HttpServer, Reply
 
 
-def test_agents_see_their_workspace_and_nothing_of_the_users(home: Home) -> None:
-    mine = home.root / "mine.txt"
+def test_agents_see_their_workspace_and_shared_folders_and_nothing_else_of_the_users(
+    home: Home,
+) -> None:
+    mine, library = home.root / "mine.txt", home.root / "library"
     mine.write_text("a user's own\n")
+    library.mkdir()
+    (library / "book.txt").write_text("words\n")
+    home.set(read_only=[str(library)])
     line = (
         f"pwd; echo sandboxed: $CALORON_SANDBOXED; cat {mine} && echo 'saw a file';"
         f" touch {home.root}/planted && echo 'left a file';"
-        f" cat {home.project()}/config.yml {home.project()}/ledger.sqlite && echo 'saw ours'"
+        f" cat {home.project()}/config.yml {home.project()}/ledger.sqlite && echo 'saw ours';"
+        f" cat {library}/book.txt > a.txt; echo x > {library}/book.txt; :"
     )
-    home.script(writes("a", run=f"{line}; true"))
+    home.script(writes("a", run=line))
     answer = home.sprint(task("a"))
     assert answer.code == 0, answer
     assert answer.data["sandboxed"] is True
@@ -35,6 +40,8 @@ def test_agents_see_their_workspace_and_nothing_of_the_users(home: Home) -> None
     attempts = home.caloron("logs", "a").data["attempts"]
     assert attempts[0]["output"].startswith("/workspace\nsandboxed: 1\nDone.\n")
     assert not (home.root / "planted").exists()
+    assert home.files() == {"a.txt": b"words\n"}
+    assert (library / "book.txt").read_text() == "words\n"
 
 
 def test_without_a_sandbox_a_sprint_says_so_aloud_and_records_it(home: Home) -> None:
@@ -86,22 +93,11 @@ def test_a_red_main_stops_the_sprint_before_any_agent_is_asked(bare_home: Home) 
     assert home.files()["good.txt"] == b"good\n"
 
 
-def test_a_main_that_stays_red_takes_results_only_because_the_user_allowed_it(
-    bare_home: Home,
-) -> None:
-    home = from_repository(bare_home, {"old.txt": "old\n"})
-    home.set(verify="exit 3")
-    home.script(writes("a"))
-    answer = home.sprint(task("a"), options=("--allow-red",))
-    assert answer.code == 0, answer
-    assert answer.data["baseline"] == "red"
-    assert home.files()["a.txt"] == b"a\n"
-
-
 def test_a_main_that_is_put_right_needs_no_permission(bare_home: Home) -> None:
+    """While it stays red, results are taken only if the user allows that."""
     home = from_repository(bare_home, {"old.txt": "old\n"})
     home.set(verify="test ! -e old.txt || grep -q new old.txt")
-    home.script(writes("a"))
+    home.script(writes("a"), writes("b"))
     assert home.sprint(task("a")).code == 8
     (home.root / "source" / "old.txt").write_text("new\n")
     commit = ("git", "commit", "-q", "-a", "-m", "put right")
@@ -109,15 +105,10 @@ def test_a_main_that_is_put_right_needs_no_permission(bare_home: Home) -> None:
     answer = home.caloron("resume")
     assert answer.code == 0, answer
     assert answer.data["baseline"] == "green"
-
-
-def test_an_empty_main_is_never_red(home: Home) -> None:
-    home.set(verify="test -f a.txt")
-    home.script(writes("a"))
-    answer = home.sprint(task("a"))
-    assert answer.code == 0, answer
-    assert answer.data["baseline"] == "none"
-    assert home.attempts("verify", "baseline") == 0
+    home.set(verify="exit 3")
+    answer = home.sprint(task("b"), options=("--allow-red",))
+    assert (answer.code, answer.data["baseline"]) == (0, "red"), answer
+    assert home.files()["b.txt"] == b"b\n"
 
 
 def test_a_project_without_tests_is_told_aloud_that_nothing_is_verified(bare_home: Home) -> None:
@@ -160,73 +151,71 @@ def test_tests_that_the_first_task_of_an_empty_project_writes_are_run_at_once(ho
     answer = home.sprint(task("a"))
     assert answer.code == 0, answer
     assert (answer.data["baseline"], home.attempts("verify", "a")) == ("none", 1)
+    assert home.attempts("verify", "baseline") == 0
     assert "unittest" in answer.data["verify"]
     assert "NOTHING IS VERIFIED" not in answer.stderr
 
 
-def test_what_agents_are_asked_is_printed_on_request(home: Home) -> None:
+_SUBMODULE = '[submodule "lib"]\n\tpath = lib\n\turl = ../lib\n'
+_LFS = "*.bin filter=lfs diff=lfs merge=lfs -text\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "link", "named"),
+    [
+        ({".gitmodules": _SUBMODULE}, True, "submodules (lib)"),
+        ({"data/.gitattributes": _LFS, "data/x.txt": "x\n"}, False,
+         "Git LFS (data/.gitattributes)"),
+    ],
+    ids=["submodules", "LFS"],
+)  # fmt: skip
+def test_a_repository_with_parts_elsewhere_is_refused_at_the_start(
+    bare_home: Home, files: dict[str, str], link: bool, named: str
+) -> None:
+    more = f"git update-index --add --cacheinfo 160000,{'1' * 40},lib" if link else "true"
+    home = from_repository(bare_home, files, more=more)
     home.script(writes("a"))
-    quiet = home.sprint(task("a", agent_prompt="paint the shed blue"))
-    assert "paint the shed blue" not in quiet.stderr
-    answer = home.sprint(task("a", agent_prompt="paint the shed green"), options=("--debug",))
-    assert answer.code == 0, answer
-    assert "paint the shed green" in answer.stderr
-    assert answer.data["sprint_id"] == "demo-2"
+    answer = home.sprint(task("a"))
+    assert answer.code == 8, answer
+    assert named in answer.error["message"]
+    assert answer.error["hint"]
+    assert home.events("sprint_created") == []
 
 
-def test_what_an_agent_says_about_its_task_is_yaml_on_its_issue(home: Home) -> None:
+def test_commits_name_their_agent_whose_words_are_yaml_on_its_issue(home: Home) -> None:
+    """What the agent was asked is printed on request."""
     said = (
         "All done.\nCALORON_FEEDBACK_START\ntask_clarity: 8\n"
         'blockers: ["no docs: anywhere"]\ntools_used: [sed]\nself_assessment: completed\n'
         'notes: it is "fine": really # yes\nCALORON_FEEDBACK_END\n'
     )
-    home.script(writes("a", output=said))
-    answer = home.sprint(task("a"))
-    assert answer.code == 0, answer
-    comments = home.comments(answer.tasks["a"]["issue_number"])
-    (comment,) = [c for c in comments if "caloron_feedback:" in c]
-    feedback = yaml.safe_load(comment.split("---")[1])["caloron_feedback"]
-    assert feedback["task_id"] == "a"
-    assert feedback["task_clarity"] == 8
-    assert feedback["blockers"] == ["no docs: anywhere"]
-    assert feedback["tools_used"] == ["sed"]
-    assert feedback["self_assessment"] == "completed"
-    assert "really" in feedback["notes"]
-
-
-def test_commits_are_the_users_and_name_their_agent(home: Home) -> None:
     line = "git add a.txt && git commit -q -m mine && echo more > more.txt"
-    home.script(writes("a", run=line))
-    answer = home.sprint(task("a"))
+    home.script(writes("a", run=line, output=said), writes("b"))
+    answer = home.sprint(task("a", agent_prompt="paint the shed blue"))
     assert answer.code == 0, answer
+    assert "paint the shed blue" not in answer.stderr
+
     form = "%an <%ae>|%cn <%ce>|%(trailers:key=Agent,valueonly,separator=;)"
     log = home.git("log", "--no-merges", f"--format={form}", "main", "--", "a.txt", "more.txt")
     ada = "Ada <ada@example.invalid>"
-    lines = log.decode().splitlines()
-    assert lines == [f"{ada}|{ada}|caloron-agent-a"] * len(lines)
-    assert len(lines) == 2
+    assert log.decode().splitlines() == [f"{ada}|{ada}|caloron-agent-a"] * 2
 
+    comments = home.comments(answer.tasks["a"]["issue_number"])
+    (comment,) = [c for c in comments if "caloron_feedback:" in c]
+    feedback = yaml.safe_load(comment.split("---")[1])["caloron_feedback"]
+    assert "really" in feedback.pop("notes")
+    expected = {
+        "task_id": "a",
+        "task_clarity": 8,
+        "blockers": ["no docs: anywhere"],
+        "tools_used": ["sed"],
+        "self_assessment": "completed",
+    }
+    assert feedback | expected == feedback
 
-def test_a_repository_with_submodules_is_refused_at_the_start(bare_home: Home) -> None:
-    modules = '[submodule "lib"]\n\tpath = lib\n\turl = ../lib\n'
-    link = f"git update-index --add --cacheinfo 160000,{'1' * 40},lib"
-    home = from_repository(bare_home, {".gitmodules": modules}, more=link)
-    home.script(writes("a"))
-    answer = home.sprint(task("a"))
-    assert answer.code == 8, answer
-    assert "submodules (lib)" in answer.error["message"]
-    assert answer.error["hint"]
-    assert home.events("sprint_created") == []
-
-
-def test_a_repository_with_files_in_lfs_is_refused_at_the_start(bare_home: Home) -> None:
-    attributes = "*.bin filter=lfs diff=lfs merge=lfs -text\n"
-    home = from_repository(bare_home, {"data/.gitattributes": attributes, "data/x.txt": "x\n"})
-    home.script(writes("a"))
-    answer = home.sprint(task("a"))
-    assert answer.code == 8, answer
-    assert "Git LFS (data/.gitattributes)" in answer.error["message"]
-    assert home.events("sprint_created") == []
+    answer = home.sprint(task("b", agent_prompt="paint the shed green"), options=("--debug",))
+    assert answer.code == 0, answer
+    assert "paint the shed green" in answer.stderr
 
 
 @contextmanager
@@ -352,15 +341,3 @@ def test_a_network_policy_that_means_nothing_is_refused(home: Home, entry: str) 
     assert answer.code == 2, answer
     assert entry in answer.error["message"]
     assert home.issues() == []
-
-
-def test_a_readable_folder_is_seen_by_agents_and_cannot_be_changed(home: Home) -> None:
-    library = home.root / "library"
-    library.mkdir()
-    Path(library, "book.txt").write_text("words\n")
-    home.set(read_only=[str(library)])
-    home.script(writes("a", run=f"cat {library}/book.txt > a.txt; echo x > {library}/book.txt; :"))
-    answer = home.sprint(task("a"))
-    assert answer.code == 0, answer
-    assert home.files() == {"a.txt": b"words\n"}
-    assert Path(library, "book.txt").read_text() == "words\n"

@@ -81,9 +81,8 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
 """
 
 
-@needs("npm")
-def test_node_modules_work_in_the_second_workspace(bench: SetupBench) -> None:
-    files = {
+_PROJECTS = {
+    "npm": {
         "package.json": json.dumps(
             {
                 "name": "shop",
@@ -94,41 +93,38 @@ def test_node_modules_work_in_the_second_workspace(bench: SetupBench) -> None:
         "lib/package.json": json.dumps({"name": "greet", "version": "1.0.0", "main": "i.js"}),
         "lib/i.js": "module.exports = 'hello from greet'\n",
         "app.js": "console.log(require('greet'))\n",
-    }
-    commands = found(files)
-    for name, ran in (("1", True), ("2", False)):
-        workspace = bench.workspace(name, files)
-        assert bench.install(workspace, commands, lock_hash(commands, files)) is ran
-        assert bench.inside(workspace, commands, commands.verify).endswith("hello from greet")
-
-
-@needs("cargo")
-def test_rust_is_tested_in_the_second_workspace(bench: SetupBench) -> None:
-    files = {
+    },
+    "cargo": {
         "Cargo.toml": '[package]\nname = "shop"\nversion = "1.0.0"\nedition = "2021"\n',
         "src/lib.rs": "#[test]\nfn adds() { assert_eq!(1 + 1, 2); }\n",
-    }
-    commands = found(files)
-    for name, ran in (("1", True), ("2", False)):
-        workspace = bench.workspace(name, files)
-        assert bench.install(workspace, commands, lock_hash(commands, files)) is ran
-        assert "1 passed" in bench.inside(workspace, commands, commands.verify)
-
-
-@needs("go", "version")
-def test_go_is_tested_in_the_second_workspace(bench: SetupBench) -> None:
-    files = {
+    },
+    "go": {
         "go.mod": "module shop\n\ngo 1.21\n\nrequire greet v1.0.0\n\nreplace greet => ./lib\n",
         "lib/go.mod": "module greet\n\ngo 1.21\n",
         "lib/greet.go": 'package greet\n\nconst Hi = "hello"\n',
         "a_test.go": 'package shop\n\nimport (\n\t"greet"\n\t"testing"\n)\n\n'
         'func TestHi(t *testing.T) {\n\tif greet.Hi != "hello" {\n\t\tt.Fail()\n\t}\n}\n',
-    }
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("tool", "said"),
+    [
+        pytest.param("npm", "hello from greet", marks=needs("npm")),
+        pytest.param("cargo", "1 passed", marks=needs("cargo")),
+        pytest.param("go", "ok", marks=needs("go", "version")),
+    ],
+)
+def test_a_project_is_verified_in_the_second_workspace_without_another_setup(
+    bench: SetupBench, tool: str, said: str
+) -> None:
+    files = _PROJECTS[tool]
     commands = found(files)
-    first, second = bench.workspace("1", files), bench.workspace("2", files)
-    assert bench.install(first, commands, lock_hash(commands, files)) is True
-    assert bench.install(second, commands, lock_hash(commands, files)) is False
-    assert bench.inside(second, commands, commands.verify).startswith("ok")
+    for name, ran in (("1", True), ("2", False)):
+        workspace = bench.workspace(name, files)
+        assert bench.install(workspace, commands, lock_hash(commands, files)) is ran
+        assert said in bench.inside(workspace, commands, commands.verify)
 
 
 #: How each tool is asked for a package of a registry that only the proxy of this machine knows;

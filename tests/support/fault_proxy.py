@@ -104,10 +104,6 @@ class FaultProxy:
             self._faults.insert(0, made)
         return made
 
-    def heal(self) -> None:
-        with self._lock:
-            self._faults.clear()
-
     @contextmanager
     def counting(self) -> Iterator[list[Heard]]:
         """What comes by in a block; the list is filled when the block ends."""

@@ -124,10 +124,6 @@ class Person:
     token: str
     _client: httpx.Client | None = field(default=None, repr=False)
 
-    def with_token(self, token: str) -> Person:
-        """The same account with another token."""
-        return Person(self.url, self.login, token)
-
     def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         """One request to `/api/v1/…`; the answer's JSON, or its text where it is none."""
         if self._client is None:

@@ -8,7 +8,7 @@ import msgspec
 
 from caloron.domain.model.sprint import Sprint
 from caloron.domain.model.task import Task
-from caloron.testing import planned
+from caloron.testing import SprintDriver, planned
 
 #: The accounts of a `SprintDriver`, and its sprint.
 CALORON, PERSON, SPRINT = "caloron", "ada", "shop-1"
@@ -25,3 +25,23 @@ def nested(kind: type[_Struct], **fields: Any) -> _Struct:
             part = msgspec.structs.replace(getattr(struct, group), **{field: value})
             setattr(struct, group, part)
     return struct
+
+
+def issue_of(driver: SprintDriver, task: str = "a") -> int:
+    """Return the number of a task's issue, which must exist."""
+    return _known(driver.task(task).links.issue)
+
+
+def pull_of(driver: SprintDriver, task: str = "a") -> int:
+    """Return the number of a task's pull request, which must exist."""
+    return _known(driver.task(task).links.pull)
+
+
+def escalation_of(driver: SprintDriver, task: str = "a") -> int:
+    """Return the number of the issue that asks a person about a task."""
+    return _known(driver.task(task).escalation.issue)
+
+
+def _known(number: int | None) -> int:
+    assert number is not None
+    return number

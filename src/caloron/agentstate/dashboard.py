@@ -67,8 +67,7 @@ def _lines(connection: sqlite3.Connection, now: int) -> Iterator[str]:
     yield from (_TITLE, "", f"_Generated: {format_time(now)}_", "")
     yield from _by_kind(connection)
     yield from _open(connection, now)
-    yield f"## Recent events (last {_MOST_EVENTS})"
-    yield ""
+    yield from (f"## Recent events (last {_MOST_EVENTS})", "")
     events = connection.execute(READING["tail"], {"limit": _MOST_EVENTS}).fetchall()
     rows = [(format_time(e["ts"]), e["type"], e["actor"], e["work_item_id"]) for e in events]
     yield from table(("Time", "Type", "Actor", "Work item"), rows, "_No events yet._")

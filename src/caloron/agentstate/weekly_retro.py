@@ -137,21 +137,15 @@ def retro(db: Database, week: Week) -> str:
 def _lines(connection: sqlite3.Connection, week: Week) -> Iterator[str]:
     window = {"begins": week.begins, "ends": week.ends}
     now = figures(connection, week)
-    yield f"# Retrospective {week.label}"
-    yield ""
-    yield f"_Window: {format_time(week.begins)} to {format_time(week.ends)}_"
-    yield ""
-    yield f"Total events: {now.events}"
-    yield ""
-    yield "## Events by type"
-    yield ""
+    times = f"{format_time(week.begins)} to {format_time(week.ends)}"
+    yield from (f"# Retrospective {week.label}", "", f"_Window: {times}_", "")
+    yield from (f"Total events: {now.events}", "", "## Events by type", "")
     types = connection.execute(SQL["events_by_type"], window).fetchall()
     yield from table(("Type", "Count"), [tuple(row) for row in types], "_No events._")
     yield from _throughput(now)
     yield from _failures(connection, window)
     yield from _trend(now, [figures(connection, week.earlier(n)) for n in range(1, _EARLIER + 1)])
-    yield "## Top actors"
-    yield ""
+    yield from ("## Top actors", "")
     actors = connection.execute(SQL["top_actors"], window).fetchall()
     yield from table(("Actor", "Events"), [tuple(row) for row in actors], "_Nobody._")
 
@@ -164,19 +158,15 @@ def figures(connection: sqlite3.Connection, week: Week) -> Figures:
     }
     outcomes = dict.fromkeys(TERMINAL, 0)
     outcomes |= {row["status"]: row["items"] for row in connection.execute(SQL["outcomes"], window)}
-    whole, working = [], []
-    for row in connection.execute(SQL["times"], window):
-        whole.append(row["whole"])
-        if row["working"] is not None:
-            working.append(row["working"])
+    times = connection.execute(SQL["times"], window).fetchall()
     return Figures(
         week.label,
         sum(types.values()),
         types.get("work_item_created", 0),
         types.get("work_item_claimed", 0),
         outcomes,
-        percentiles(whole),
-        percentiles(working),
+        percentiles([row["whole"] for row in times]),
+        percentiles([row["working"] for row in times if row["working"] is not None]),
     )
 
 
@@ -193,8 +183,7 @@ def _throughput(now: Figures) -> Iterator[str]:
     yield from ("## Work item resolutions", "")
     rows: list[tuple[Any, ...]] = [(status, now.outcomes[status]) for status in TERMINAL]
     yield from table(("Outcome", "Count"), rows, "")
-    yield f"Handed in: {now.created}. Claimed: {now.claimed}."
-    yield ""
+    yield from (f"Handed in: {now.created}. Claimed: {now.claimed}.", "")
     times = [
         (what, *map(span, values))
         for what, values in (("handed in to done", now.whole), ("claimed to done", now.working))
@@ -217,8 +206,7 @@ def _failures(connection: sqlite3.Connection, window: dict[str, int]) -> Iterato
     if not counts:
         yield from ("_None._", "")
         return
-    yield " · ".join(f"{cell(kind)}: {count}" for kind, count in sorted(counts.items()))
-    yield ""
+    yield from (" · ".join(f"{cell(kind)}: {counts[kind]}" for kind in sorted(counts)), "")
     yield from table(("Kind", "Work item", "Why"), shown, "")
     left = sum(counts.values()) - len(shown)
     if left:

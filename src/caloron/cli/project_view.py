@@ -1,4 +1,4 @@
-"""Reads a project for commands: its ledger, its forge, agents that outlived their engine."""
+"""A project for commands: its ledger, its forge, orphaned agents, and exclusive access to it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import os
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from caloron.errors import CaloronError, NotFound
+from caloron.errors import CaloronError, InUse, NotFound, StoreError
 from caloron.ledger import views
 from caloron.ledger.legacy import LegacySprint, find_legacy_sprint, legacy_sprints
 from caloron.ledger.locate import ProjectPaths, current_project_name, find_project, home
 from caloron.ledger.reading import open_ledger
-from caloron.store.database import store_error
-from caloron.store.lock import holder
+from caloron.store import log
+from caloron.store.database import is_damage, open_read_only, store_error
+from caloron.store.lock import ProcessLock, holder
 
 if TYPE_CHECKING:
     from caloron.domain.compat.legacy_sprints import LegacySummary
@@ -154,24 +155,24 @@ def orphan_line(agent: dict[str, Any]) -> str:
     )
 
 
-def with_orphans(need: InboxItem, agents: list[dict[str, Any]], flags: str) -> InboxItem:
+def with_orphans(item: InboxItem, agents: list[dict[str, Any]], flags: str) -> InboxItem:
     """An inbox item that names the orphaned agents of its sprint: that sprint is not stopped."""
-    if need.kind != "resume" or not agents:
-        return need
+    if item.kind != "resume" or not agents:
+        return item
     import msgspec
 
     why = "; ".join(orphan_line(agent) for agent in agents)
-    commands = (*need.commands, f"caloron stop{flags}")
-    return msgspec.structs.replace(need, why=why, commands=commands)
+    commands = (*item.commands, f"caloron stop{flags}")
+    return msgspec.structs.replace(item, why=why, commands=commands)
 
 
-def inbox_data(needs: Iterable[InboxItem], numbers: Mapping[str, int]) -> list[dict[str, Any]]:
+def inbox_data(items: Iterable[InboxItem], numbers: Mapping[str, int]) -> list[dict[str, Any]]:
     """Inbox items as data; `numbers` maps the ids of sprints to their numbers."""
     return [
-        {"kind": need["kind"], "sprint_id": (sprint := need.pop("sprint"))}
+        {"kind": item["kind"], "sprint_id": (sprint := item.pop("sprint"))}
         | {"number": numbers[sprint]}
-        | need
-        for need in as_data(list(needs))
+        | item
+        for item in as_data(list(items))
     ]
 
 
@@ -251,3 +252,39 @@ def state_files(project: str) -> list[Path]:
     folder = Path(chosen) if chosen else home() / "kv"
     pattern = re.compile(rf"{re.escape(project)}-\d+\.json(\..*)?")
     return sorted(file for file in folder.glob(f"{project}-*") if pattern.fullmatch(file.name))
+
+
+@contextmanager
+def exclusive(project: ProjectPaths) -> Iterator[None]:
+    """Lock the project; refused while an engine or an agent works on it."""
+    with ProcessLock(project.engine_lock):
+        _refuse_live_agents(project)
+        yield
+
+
+def ensure_unlocked(project: ProjectPaths) -> None:
+    """Refuse what `exclusive` would refuse, without writing a lock file: for dry runs."""
+    if holder(project.engine_lock) is not None:
+        with ProcessLock(project.engine_lock):
+            pass
+    _refuse_live_agents(project)
+
+
+def _refuse_live_agents(project: ProjectPaths) -> None:
+    """Refuse while an agent runs: it outlives its engine, and its files must stay."""
+    if not project.ledger.exists():
+        return
+    try:
+        with closing(open_read_only(project.ledger)) as connection:
+            item = views.value(connection, "live_agent")
+    except (StoreError, sqlite3.Error) as error:
+        if not is_damage(error):
+            raise
+        # An empty or damaged ledger names no agent, and must not stop its own replacement.
+        log.warning("cannot read from the ledger which agents run", error=error)
+        return
+    if item is not None:
+        raise InUse(
+            f"an agent of project {project.name} is still running ({item})",
+            hint=f"caloron resume --project {project.name}, or wait until its lease expires",
+        )

@@ -86,7 +86,7 @@ class AgentDirs:
         self._reported: set[str] = set()
 
     def opening(self, agent: str, item: str) -> tuple[str, str]:
-        """The start of an agent's prompt: its own history, and the input of people.
+        """Return the start of an agent's prompt: its own history, and the input of people.
 
         A folder that cannot be used is reported once and delays no agent.
         """
@@ -203,7 +203,7 @@ def differences(agent_dir: Path, ledger: sqlite3.Connection) -> list[Difference]
         fold.add(event)
         if event.status:
             statuses[event.item] = event.status
-    found = [
+    differing = [
         Difference(item, status, present.get(item, "missing"))
         for item, status in statuses.items()
         if present.get(item) != status
@@ -211,8 +211,8 @@ def differences(agent_dir: Path, ledger: sqlite3.Connection) -> list[Difference]
     history = _read_cycles(agent_dir)
     if history is None or history.state != fold.state or history.entries[-1:] != fold.entries[-1:]:
         expected = f"cycle {fold.state.cycle_number}, {fold.state.status}"
-        found.append(Difference(location_in(agent_dir).state.name, expected, "other content"))
-    return found
+        differing.append(Difference(location_in(agent_dir).state.name, expected, "other content"))
+    return differing
 
 
 class _Progress(NamedTuple):

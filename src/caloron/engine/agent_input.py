@@ -32,7 +32,7 @@ def text_for(agent_dir: Path, ledger: sqlite3.Connection, item: str) -> str:
     with AgentInstance(agent_dir) as instance:
         errands = instance.work_items
         again = [e for e in _claimed(instance) if base_of(e.notes)[_HANDED_TO] == item]
-        waiting = [one.item for one in errands.replay() if one.why == "pending"]
+        waiting = [errand.item for errand in errands.replay() if errand.why == "pending"]
         for errand in (*again, *(e for e in waiting if _status(ledger, e.id) is None)):
             part = _cut(f"## WorkItem {errand.id} ({errand.kind})\n{_payload(errand)}")
             size += len(part)

@@ -1,7 +1,6 @@
-"""The trail of an agent that works in no sprint: a comment and a section, through the journal.
+"""Leaves the trail of an agent outside of sprints: a comment and a section, through the journal.
 
-A call that was killed is made up for by the next one of the same agent: what it had begun is looked
-for on the forge before it is done.
+The next call of the same agent finishes the effects of a killed call, after a look for traces.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trail(msgspec.Struct, kw_only=True):
-    """What stands at one place, as far as we saw it."""
+    """Our comment and section at one place, as last seen."""
 
     #: The comment, if one was written.
     comment: int | None = None
@@ -55,13 +54,13 @@ class Trail(msgspec.Struct, kw_only=True):
 
 
 class Left(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call came to."""
+    """The result of a call."""
 
     trail: Trail
     url: str
-    #: How many things were done just now; 0: all of it stood there already.
+    #: The number of effects performed now; 0: everything was there already.
     done: int
-    #: What the forge refused of earlier calls.
+    #: Refusals of effects that an earlier, killed call had begun.
     refused: tuple[str, ...] = ()
 
 
@@ -71,7 +70,7 @@ def effects_for(state: CycleState, crumb: Breadcrumb, place: Place, trail: Trail
     version = sha256(f"{state.seq} {text}".encode()).hexdigest()[:12]
     which = f"cycle/{agent}/{number}/{state.cycle_number}-{version}"
     marker = f"comment/cycle/{agent}/{number}"
-    told: list[Effect] = [
+    effects: list[Effect] = [
         ReportProgress(
             key=f"progress/{which}",
             task=str(number),
@@ -82,7 +81,7 @@ def effects_for(state: CycleState, crumb: Breadcrumb, place: Place, trail: Trail
         )
     ]
     if state.work_cycles > 1 or trail.section:
-        told.append(
+        effects.append(
             Describe(
                 key=f"describe/{which}",
                 task=str(number),
@@ -93,11 +92,11 @@ def effects_for(state: CycleState, crumb: Breadcrumb, place: Place, trail: Trail
                 add=not trail.section,
             )
         )
-    return told
+    return effects
 
 
 def section_name(agent: str) -> str:
-    """What the section of an agent is called in its markers."""
+    """Return the name of an agent's section in its markers."""
     return f"cycle/{agent}"
 
 
@@ -119,7 +118,7 @@ def _look(forge: Forge, place: Place) -> IssueSnapshot | PullSnapshot:
 
 
 class _Leaving:
-    """The journal of one agent, and what its entries are done with."""
+    """The journal of one agent, and the forge operations that perform its entries."""
 
     def __init__(self, project: Project, ledger: Ledger, forge: Forge, agent: str) -> None:
         self._ledger, self._forge, self._agent = ledger, forge, agent
@@ -169,7 +168,7 @@ class _Leaving:
         return msgspec.json.decode(text, type=Trail) if text else Trail()
 
     def _remember(self, effect: Effect, facts: tuple[Fact, ...]) -> None:
-        """What was seen of comment and section is what a person's removal is told by."""
+        """Store that comment and section were seen: so their removal by a person is noticed."""
         key = self._key(effect.task)
         text = self._ledger.get(key)
         trail = msgspec.json.decode(text, type=Trail) if text else Trail()

@@ -168,31 +168,31 @@ class SprintExports:
         ledger: Ledger,
         sprint: str,
         clock: Clock,
-        tell: Callable[[str], None],
+        message: Callable[[str], None],
     ) -> None:
         self._exports = Exports(project, ledger)
         self._project, self._ledger, self._sprint = project, ledger, sprint
-        self._clock, self._tell = clock, tell
+        self._clock, self._message = clock, message
         self._written: tuple[PlannedTask, ...] = ()
 
     def read_edits(self, *, busy: bool) -> None:
         """Read back edited files, or keep them aside while agents work. Write missing files."""
         workspace = self._project.workspace
         if lost := self._project.lost_work_dir:
-            self._tell(f"work_dir {lost} is not there; {workspace} is used instead")
+            self._message(f"work_dir {lost} is not there; {workspace} is used instead")
         self._read_state_file(busy=busy)
         messages = read_back(self._ledger, workspace, busy=busy)
         messages += write(self._ledger, self._exports.history())
         messages += write(self._ledger, self._exports.versions())
         if not self._is_edited(skills := self._exports.skills()):
             messages += write(self._ledger, skills)
-        self._tell_all(messages)
+        self._report(messages)
 
     def write_plan(self, state: State) -> None:
         """Write the plan once the sprint runs, and again when people change the tasks."""
         plan = tuple(task.plan for task in state.tasks.values())
         if state.sprint.phase in ("running", "retro") and plan and plan != self._written:
-            self._tell_all(write(self._ledger, *self._exports.plan(state)))
+            self._report(write(self._ledger, *self._exports.plan(state)))
             self._written = plan
 
     def write_end(self) -> None:
@@ -206,11 +206,11 @@ class SprintExports:
         messages += read_back(ledger, self._project.workspace, busy=False)
         messages += write(ledger, exports.learnings())
         messages += write(ledger, *exports.retro_pages(self._sprint))
-        self._tell_all(messages)
+        self._report(messages)
 
-    def _tell_all(self, messages: Iterable[str]) -> None:
+    def _report(self, messages: Iterable[str]) -> None:
         for message in messages:
-            self._tell(message)
+            self._message(message)
 
     def _is_edited(self, export: Export) -> bool:
         """True if another program wrote a readable text."""
@@ -240,12 +240,12 @@ class SprintExports:
             edit = parse_edit(text)
         except ValueError:
             kept = keep_aside(self._ledger, path, text, readable=False)
-            self._tell(f"the state file of the sprint is corrupt; it is kept as {kept}")
+            self._message(f"the state file of the sprint is corrupt; it is kept as {kept}")
             return
         # A file from before the sprint belongs to a sprint of an older program.
         if busy or not stored_digests(self._ledger, self._sprint):
             kept = keep_aside(self._ledger, path, text)
-            self._tell(f"the state file of the sprint was changed; it is kept as {kept}")
+            self._message(f"the state file of the sprint was changed; it is kept as {kept}")
         else:
             self._apply(edit)
 
@@ -261,4 +261,4 @@ class SprintExports:
             payload = {"sprint": self._sprint, "changes": outcome}
             queue.append_event(connection, "state_imported", payload)
         for task, change in outcome.items():
-            self._tell(f"read back from the state file of the sprint: {task}: {change}")
+            self._message(f"read back from the state file of the sprint: {task}: {change}")

@@ -21,9 +21,9 @@ from caloron.engine.runs.run_dirs import RunDirs
 from caloron.engine.session import exclusive
 from caloron.engine.signals import LineListener, SystemClock
 from caloron.engine.tick import TickResult, tick
-from caloron.errors import ForgeUnavailable, InUse, NotFound, UsageError
+from caloron.errors import ForgeUnavailable, InUse
 from caloron.ledger.ledger import Ledger
-from caloron.ledger.locate import ProjectPaths, project_path, require_id
+from caloron.ledger.locate import project_of_sprint
 from caloron.ledger.projects import Project, load_project
 from caloron.ledger.state_file import kv_path
 from caloron.ledger.work_queue import WorkQueue
@@ -153,20 +153,9 @@ class OneShotRun:
             ledger.put(key, str(state.sprint.ended_at))
 
 
-def project_of(sprint: Any) -> ProjectPaths:
-    """Find the project of a sprint by the sprint's id."""
-    if not isinstance(sprint, str):
-        raise UsageError("`sprint_id` is no text")
-    name = require_id(sprint, "sprint").rpartition("-")[0]
-    paths = ProjectPaths(name, project_path(name)) if name else None
-    if paths is None or not paths.ledger.exists():
-        raise NotFound(f"there is no sprint {sprint}", hint="caloron history")
-    return paths
-
-
 def run_once(sprint: Any, message: Callable[[str], None], limit_s: float) -> dict[str, Any]:
     """Run one pass of a sprint; the answer has the form of the tick's graph."""
-    paths = project_of(sprint)
+    paths = project_of_sprint(sprint)
     answer = {"persisted_path": str(kv_path(sprint)), "skipped": False, "ended": False}
     try:
         with exclusive(load_project(paths.name)) as session:

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ from caloron.domain.reporting.waiting import Outage, outage_after
 from caloron.domain.rules.discard import KEY as DISCARD_KEY
 from caloron.domain.rules.people.labelled_issues import LABEL
 from caloron.domain.rules.planning import resumed
+from caloron.durations import Backoff
 from caloron.engine.forge.connect import catch_up, forge_of_session, remember
 from caloron.engine.loop import Engine
 from caloron.engine.runs.runtime import (
@@ -51,8 +53,7 @@ from caloron.store.database import refuse_damaged
 from caloron.store.lock import ProcessLock
 from caloron.store.redact import Redactor
 
-_FIRST_PAUSE_S = 1.0
-_LONGEST_PAUSE_S = 60.0
+_BACKOFF = Backoff(1.0, 60.0)
 
 
 def wait_for_forge(
@@ -60,13 +61,12 @@ def wait_for_forge(
     ledger: Ledger,
     forge: Forge,
     sprint: str,
-    tell: Callable[[str], None],
+    message: Callable[[str], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Ask it and its git until both answer; `status` shows meanwhile what is waited for."""
+    """Ask the forge and its git until both answer; `status` shows the outage meanwhile."""
     outage: Outage | None = None
-    pause = _FIRST_PAUSE_S
-    while True:
+    for attempt in count(1):
         try:
             _ask(project, forge)
         except ForgeUnavailable as error:
@@ -74,15 +74,15 @@ def wait_for_forge(
             until = error.until if isinstance(error, ForgePaused) else None
             after = outage_after(outage, str(error), until, time.time())
             if after != outage:
-                tell(f"{after}; waiting, and going on when it answers (Ctrl-C stops)")
+                message(f"{after}; waiting, and going on when it answers (Ctrl-C stops)")
                 ledger.store_outage(sprint, after)
             outage = after
+            pause = _BACKOFF.pause(attempt)
             sleep(pause if until is None else max(until - time.time(), pause))
-            pause = min(pause * 2, _LONGEST_PAUSE_S)
             continue
         if outage is not None:
             ledger.end_outage(sprint)
-            tell("the forge answers again")
+            message("the forge answers again")
         return
 
 
@@ -95,7 +95,7 @@ def _ask(project: Project, forge: Forge) -> None:
 
 @contextmanager
 def refuse_if_unreachable() -> Iterator[None]:
-    """What is not begun yet does not wait for a forge that is away: it is refused."""
+    """Refuse to begin a sprint while the forge does not answer."""
     try:
         yield
     except ForgeUnavailable as error:
@@ -108,7 +108,7 @@ MAX_PLAN_BYTES = 4 << 20
 
 
 class Choices(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user decided for this run; None: as the sprint or the project has it."""
+    """The user's choices for this run; None: the setting of the sprint or the project."""
 
     budget_usd: float | None = None
     allow_red: bool = False
@@ -118,11 +118,11 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Session:
-    """A project that this process holds, with its ledger and forge open."""
+    """A project that this process has locked, with its ledger and forge open."""
 
     def __init__(self, project: Project) -> None:
         self.project = project
-        #: Whether the forge's main holds what the user's own repository has.
+        #: True if the forge's main contains the commits of the user's own repository.
         self.in_step = True
         self.lock = ProcessLock(project.engine_lock)
         with ExitStack() as opened:
@@ -133,7 +133,7 @@ class Session:
             refuse_damaged(project.ledger)
             self.ledger = Ledger(project.ledger)
             opened.callback(self.ledger.close)
-            #: What was taken over from an older Caloron, in lines for people.
+            #: What was imported from an older Caloron, in lines for people.
             self.messages = import_home(self.ledger, project)
             self.forge = forge_of_session(project, self.ledger, self.messages)
             opened.callback(self.forge.close)
@@ -153,7 +153,7 @@ class Session:
         ask: bool,
         plan_on_forge: bool = False,
     ) -> str:
-        """Record a new sprint: its goal, and its plan if there is one already."""
+        """Record a new sprint with its goal and, if there is one already, its plan."""
         config = self.project.config
         redactor = Redactor(known_secrets(config))
         sprint = Sprint(
@@ -209,13 +209,13 @@ class Session:
         )
         return DiscardRun(engine).run(by)
 
-    def wait_for_forge(self, sprint: str, tell: Callable[[str], None]) -> None:
-        """What has begun waits for a forge that is away, as it does while an engine runs it."""
+    def wait_for_forge(self, sprint: str, message: Callable[[str], None]) -> None:
+        """Wait for the forge, as a running engine does; an ended sprint needs none."""
         if self.project.is_remote and self.ledger.state(sprint).sprint.phase != "ended":
-            wait_for_forge(self.project, self.ledger, self.forge, sprint, tell)
+            wait_for_forge(self.project, self.ledger, self.forge, sprint, message)
 
     def go_on(self, sprint: str, choices: Choices) -> None:
-        """A person wants the sprint to go on: with what stopped it cleared, and what changed."""
+        """Clear what stopped a sprint, and apply the user's choices."""
         loaded = self.ledger.load(sprint)
         before = loaded.state.sprint
         if before.discard.by or any(isinstance(f, SprintDiscarded) for f in loaded.facts):
@@ -232,7 +232,7 @@ class Session:
             unsandboxed=choices.unsandboxed,
         )
         if before.planning.failure:
-            # The user fixes main in the own repository, if there is one.
+            # The user may have fixed main in the own repository.
             self.in_step = catch_up(self.project, self.forge)
         loaded.state.sprint = after
         if after.phase != "ended":
@@ -251,12 +251,12 @@ def _retro_by(config: ProjectConfig) -> Literal["rules", "model"]:
 def check_start(
     project: Project, forge: Forge, plan: tuple[PlannedTask, ...], *, unsandboxed: bool
 ) -> None:
-    """Refuse what cannot work before anything is begun."""
+    """Refuse a sprint that cannot work, before anything is begun."""
     if project.is_remote:
         # This import loads the API of forges, which a local forge does not need.
         from caloron.engine.forge import access
 
-        about = access.look(project.config, forge)
+        about = access.repository_info(project.config, forge)
         access.refuse_unfit(project.config, forge, about)
     if project.config.webhook:
         # This import loads an HTTP server, which few projects need.
@@ -285,7 +285,7 @@ def exclusive(project: Project) -> Iterator[Session]:
 
 
 def read_plan(path: Path) -> Plan:
-    """A plan from a file, valid or refused with everything that is wrong with it."""
+    """Read a valid plan from a file; the refusal names everything that is wrong with it."""
     raw = _read_json(path)
     try:
         return parse_plan_file(raw, frameworks=FRAMEWORKS)

@@ -1,4 +1,4 @@
-"""How threads reach the loop, and how the loop reaches those who follow a sprint."""
+"""Signals from threads to the loop, and from the loop to listeners."""
 
 from __future__ import annotations
 

@@ -397,3 +397,14 @@ def project_names(*, valid: bool = True) -> list[str]:
 def _known() -> str:
     names = project_names()
     return f"known projects: {', '.join(names)}" if names else "make one: caloron init NAME"
+
+
+def project_of_sprint(sprint: object) -> ProjectPaths:
+    """Find the project of a sprint by the sprint's id."""
+    if not isinstance(sprint, str):
+        raise UsageError("`sprint_id` is no text")
+    name = require_id(sprint, "sprint").rpartition("-")[0]
+    paths = ProjectPaths(name, project_path(name)) if name else None
+    if paths is None or not paths.ledger.exists():
+        raise NotFound(f"there is no sprint {sprint}", hint="caloron history")
+    return paths

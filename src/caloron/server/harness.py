@@ -99,12 +99,15 @@ class Heartbeats:
         }
         try:
             code = self._post(json.dumps(body))
+            problem = "" if code == http.HTTPStatus.OK else f"it answers {code}"
         except (OSError, http.client.HTTPException) as error:
-            return self._failed(str(error) or type(error).__name__)
-        if code != http.HTTPStatus.OK:
-            return self._failed(f"it answers {code}")
-        self._failures = 0
-        return True
+            problem = str(error) or type(error).__name__
+        self._failures = self._failures + 1 if problem else 0
+        if problem:
+            url = settings.shell_url
+            sys.stderr.write(f"heartbeat {self._failures} to {url} failed: {problem}\n")
+            sys.stderr.flush()
+        return not problem
 
     def _post(self, body: str) -> int:
         secure = self._address.scheme == "https"
@@ -121,13 +124,6 @@ class Heartbeats:
             return response.status
         finally:
             connection.close()
-
-    def _failed(self, reason: str) -> bool:
-        self._failures += 1
-        url = self._settings.shell_url
-        sys.stderr.write(f"heartbeat {self._failures} to {url} failed: {reason}\n")
-        sys.stderr.flush()
-        return False
 
 
 TIMED_OUT, STOPPED, FAILED = 6, 130, 1

@@ -12,9 +12,8 @@ from caloron.domain.model.roles import WorkId
 from caloron.domain.model.sprint import State
 from caloron.domain.rules.evaluation import Decision
 from caloron.domain.rules.supervisor import AgentSeen, Limits
-from caloron.errors import NotFound
 from caloron.ledger.ledger import Ledger, Loaded
-from caloron.ledger.locate import ProjectPaths, project_path, require_id
+from caloron.ledger.locate import project_of_sprint
 from caloron.ledger.projects import load_project
 from caloron.ports import Clock
 from caloron.store import log
@@ -50,11 +49,8 @@ def ensure_context(
 @contextmanager
 def open_context(sprint: str, stall_threshold_m: float | None = None) -> Iterator[TickContext]:
     """Open the ledger of a sprint, with the limits of its project."""
-    name = require_id(sprint, "sprint").rpartition("-")[0]
-    paths = ProjectPaths(name, project_path(name)) if name else None
-    if paths is None or not paths.ledger.exists():
-        raise NotFound(f"there is no sprint {sprint}", hint="caloron history")
-    config = load_project(name).config
+    paths = project_of_sprint(sprint)
+    config = load_project(paths.name).config
     minutes = config.stall_threshold_m if stall_threshold_m is None else stall_threshold_m
     limits = Limits(stall_s=minutes * 60, timeout_s=config.timeout_s, grace_s=config.probe_grace_s)
     ledger = Ledger(paths.ledger)

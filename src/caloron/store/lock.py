@@ -120,7 +120,7 @@ class ProcessLock:
     def acquire(self, sprint: str = "") -> None:
         """Acquire the lock, or raise `InUse` with the process that holds it."""
         fd = _opened(self.path)
-        if not _flock(fd, _REFUSED_AFTER_S):
+        if not flock(fd, _REFUSED_AFTER_S):
             try:
                 raise _held_by(_read(fd), self.path)
             finally:
@@ -211,7 +211,7 @@ def single_instance(path: Path, what: str) -> Iterator[None]:
         lock.release()
 
 
-def _flock(fd: int, timeout_s: float) -> bool:
+def flock(fd: int, timeout_s: float) -> bool:
     """Lock a file; False if another process still holds it after the timeout."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -264,7 +264,7 @@ def file_lock(path: Path) -> Iterator[int]:
     """Hold a lock during a short block, after waiting for it; return the file descriptor."""
     handle = _opened(path)
     try:
-        if not _flock(handle, _TIMEOUT_S):
+        if not flock(handle, _TIMEOUT_S):
             raise InUse(f"another process is busy with {path}", hint="try again in a moment")
         yield handle
     finally:

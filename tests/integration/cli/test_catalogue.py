@@ -33,11 +33,11 @@ class GraphSprint(MiniSprint):
         self.world.facts.clear()
         self.ticks += 1
         options = RunOptions(run_id=f"tick-{self.ticks}", cached=False)
-        told = self._at.run(self._prepared, {"sprint_id": self.id}, options).output
-        assert told["persisted_path"] == str(kv_path(self.id))
-        taken = tuple(told["actions_taken"])
+        answer = self._at.run(self._prepared, {"sprint_id": self.id}, options).output
+        assert answer["persisted_path"] == str(kv_path(self.id))
+        taken = tuple(answer["actions_taken"])
         state = self.ledger.state(self.id)
-        saved = TickResult(state=state, moves=(), actions_taken=taken, changed=told["changed"])
+        saved = TickResult(state=state, moves=(), actions_taken=taken, changed=answer["changed"])
         self.saved.append(saved)
         return saved
 
@@ -60,9 +60,9 @@ def test_a_sprint_is_driven_to_its_end_by_runs_of_the_graph_alone(shop: Path) ->
 def test_the_graph_takes_the_same_actions_as_the_loop(shop: Path, tmp_path: Path) -> None:
     graph, loop = GraphSprint(shop), MiniSprint(tmp_path / "ledger.db")
     assert graph.run() == loop.run()
-    told = [[saved.actions_taken for saved in one.saved] for one in (graph, loop)]
-    assert told[0] == told[1]
-    assert sum(map(len, told[0])) > 20
+    answer = [[saved.actions_taken for saved in one.saved] for one in (graph, loop)]
+    assert answer[0] == answer[1]
+    assert sum(map(len, answer[0])) > 20
     for one in (graph, loop):
         one.ledger.close()
 
@@ -71,9 +71,9 @@ def test_a_silent_agent_is_probed_by_the_graph(shop: Path) -> None:
     sprint = GraphSprint(shop)
     item = sprint.run_until_an_agent_works()
     sprint.make_silent(25)
-    told = sprint.tick().actions_taken
-    assert told[0].startswith("probe:a (silent for 25 min)")
-    assert any(line.startswith(f"probe/{item}") for line in told)
+    answer = sprint.tick().actions_taken
+    assert answer[0].startswith("probe:a (silent for 25 min)")
+    assert any(line.startswith(f"probe/{item}") for line in answer)
     assert json.loads(kv_path(sprint.id).read_bytes())["interventions"] == {"a": {"count": 1}}
     sprint.ledger.close()
 
@@ -81,10 +81,10 @@ def test_a_silent_agent_is_probed_by_the_graph(shop: Path) -> None:
 def test_a_tick_that_came_too_late_changes_nothing(run: Any, shop: Path) -> None:
     sprint = GraphSprint(shop)
     loaded = run("stage", "run", "load_tick_state", "--input", f'{{"sprint_id": "{sprint.id}"}}')
-    told = loaded[1]["data"]["output"]
+    answer = loaded[1]["data"]["output"]
     sprint.tick()
     before = sprint.ledger.load(sprint.id)
-    late = {name: told[name] for name in ("state", "now", "loaded")}
+    late = {name: answer[name] for name in ("state", "now", "loaded")}
     given = {"sprint_id": sprint.id, "tick_result": late}
     run.refused(
         12,
@@ -104,17 +104,17 @@ def test_facts_that_came_during_a_tick_wait_for_the_next_one(run: Any, shop: Pat
     sprint.tick()
     sprint.drain()
     given = json.dumps({"sprint_id": sprint.id})
-    told = run.data("stage", "run", "load_tick_state", "--input", given)["output"]
-    assert told["facts"]
+    envelope = run.data("stage", "run", "load_tick_state", "--input", given)["output"]
+    assert envelope["facts"]
     sprint.world.person.comment(1, "said meanwhile")
     sprint.world.poll()
     sprint.ledger.append_facts(sprint.id, sprint.world.facts)
-    late = {"state": told["state"], "now": told["now"], "loaded": told["loaded"]}
+    late = {"state": envelope["state"], "now": envelope["now"], "loaded": envelope["loaded"]}
     answer = {"sprint_id": sprint.id, "tick_result": late}
     assert run("stage", "run", "save_tick_state", "--input", json.dumps(answer))[0] == 0
     left = [getattr(fact, "body", "") for fact in sprint.ledger.load(sprint.id).facts]
     assert "said meanwhile" in left
-    assert len(left) < len(told["facts"])
+    assert len(left) < len(envelope["facts"])
     sprint.ledger.close()
 
 
@@ -134,8 +134,8 @@ def test_a_sprint_that_is_none_is_refused_and_nothing_is_written(
 
 def _stage(run: Any, name: str, **given: Any) -> Any:
     given = {"host": "local", "repo": "demo", **given}
-    told = run.data("stage", "run", name, "--input", json.dumps(given))
-    return told["output"]
+    answer = run.data("stage", "run", name, "--input", json.dumps(given))
+    return answer["output"]
 
 
 def test_a_forge_is_looked_at_through_the_port(run: Any, sprinted: Path) -> None:
@@ -161,32 +161,36 @@ def test_feedback_is_read_from_the_comments_of_issues(run: Any, sprinted: Path) 
     forge.comment(1, "---\ncaloron_feedback: [broken\n---\n")
     forge.close()
     items = _stage(run, "collect_sprint_feedback", issue_numbers=[1])["feedback_items"]
-    told = [item["parsed"]["task_clarity"] for item in items if item["is_parsed_yaml"]]
-    assert 8 in told
+    answer = [item["parsed"]["task_clarity"] for item in items if item["is_parsed_yaml"]]
+    assert 8 in answer
     assert all(item["created_at"].endswith("Z") for item in items)
     (broken,) = [item for item in items if not item["is_parsed_yaml"]]
     assert broken["raw_body"].startswith("---\ncaloron_feedback: [broken")
 
 
 def test_a_repository_is_described_from_its_own_commits(run: Any, sprinted: Path) -> None:
-    told = _stage(run, "fetch_repo_context")
-    assert told["default_branch"] == "main"
-    assert any("Task a" in commit["message"] for commit in told["recent_commits"])
+    answer = _stage(run, "fetch_repo_context")
+    assert answer["default_branch"] == "main"
+    assert any("Task a" in commit["message"] for commit in answer["recent_commits"])
 
 
 def test_a_forge_that_is_not_there_is_a_failure_and_never_an_empty_answer(run: Any) -> None:
     given = {"host": "http://127.0.0.1:9", "repo": "a/b", "token_env": "NO_SUCH_TOKEN"}
-    code, told = run("stage", "run", "github_poll_events", "--input", json.dumps(given))
-    assert (code, told["error"]["code"]) == (12, "GRAPH_FAILED")
+    code, answer = run("stage", "run", "github_poll_events", "--input", json.dumps(given))
+    assert (code, answer["error"]["code"]) == (12, "GRAPH_FAILED")
 
 
 def test_an_issue_of_a_graph_is_opened_once_however_often_the_graph_runs(
     run: Any, sprinted: Path
 ) -> None:
-    told = {"title": "A wish", "body": "please <!-- caloron:issue/demo-1/a -->", "labels": ["wish"]}
-    first = _stage(run, "github_create_issue", **told)
-    assert _stage(run, "github_create_issue", **told) == first
-    other = _stage(run, "github_create_issue", **told, key="monday")
+    answer = {
+        "title": "A wish",
+        "body": "please <!-- caloron:issue/demo-1/a -->",
+        "labels": ["wish"],
+    }
+    first = _stage(run, "github_create_issue", **answer)
+    assert _stage(run, "github_create_issue", **answer) == first
+    other = _stage(run, "github_create_issue", **answer, key="monday")
     assert other["issue_number"] == first["issue_number"] + 1
     forge = LocalForge(sprinted)
     found = forge.issue(first["issue_number"])
@@ -198,8 +202,10 @@ def test_an_issue_of_a_graph_is_opened_once_however_often_the_graph_runs(
 
 
 def test_a_comment_and_a_label_of_a_graph_are_there_once(run: Any, sprinted: Path) -> None:
-    said = {"issue_number": 1, "body": "hello"}
-    assert _stage(run, "github_post_comment", **said) == _stage(run, "github_post_comment", **said)
+    reply = {"issue_number": 1, "body": "hello"}
+    assert _stage(run, "github_post_comment", **reply) == _stage(
+        run, "github_post_comment", **reply
+    )
     for _ in range(2):
         label = {"issue_number": 1.0, "label": "seen"}
         assert _stage(run, "github_add_label", **label) == {"ok": True, "error": None}

@@ -39,21 +39,21 @@ def refer(project: Path, ref: str) -> None:
     git(project / "mirror.git", "update-ref", ref, "refs/heads/main")
 
 
-def removed(told: dict[str, Any]) -> set[str]:
-    return {thing["kind"] for thing in told["data"]["removed"]}
+def removed(answer: dict[str, Any]) -> set[str]:
+    return {thing["kind"] for thing in answer["data"]["removed"]}
 
 
 def test_logs_go_when_they_are_old_and_their_sprint_is_over(run, old: Path) -> None:
     assert run.data("clean", "--older-than", "41", "--yes")["removed"] == []
-    code, told = run("clean", "--dry-run")
+    code, answer = run("clean", "--dry-run")
     assert code == 9
-    targets = {a["target"] for a in told["planned_actions"]}
+    targets = {a["target"] for a in answer["planned_actions"]}
     assert targets == {str(old / "runs" / "demo-1"), "agent/a/demo-1"}
     assert (old / "runs" / "demo-1").exists()
-    code, told = run("clean", "--yes")
+    code, answer = run("clean", "--yes")
     assert code == 0
-    assert removed(told) == {"logs", "branch"}
-    assert told["data"]["bytes"] > 0
+    assert removed(answer) == {"logs", "branch"}
+    assert answer["data"]["bytes"] > 0
     assert not (old / "runs" / "demo-1").exists()
     assert run("status")[0] == run("history")[0] == run("trace", "a")[0] == 0
 
@@ -72,14 +72,14 @@ def test_what_a_sprint_may_go_on_with_stays(run, old: Path, column: str, value: 
 
 def test_a_workspace_whose_work_is_saved_nowhere_stays_with_its_logs(run, old: Path) -> None:
     workspace = left_workspace(old, "9-implement")
-    code, told = run("clean", "--yes", "--older-than", "0")
+    code, answer = run("clean", "--yes", "--older-than", "0")
     assert code == 0
-    assert removed(told) == {"branch"}
-    assert [kept["target"] for kept in told["data"]["kept"]] == [str(workspace)]
+    assert removed(answer) == {"branch"}
+    assert [kept["target"] for kept in answer["data"]["kept"]] == [str(workspace)]
     assert (workspace / "file").read_text() == "work"
     refer(old, "refs/salvage/demo-1/a/9-implement/1")
-    code, told = run("clean", "--yes", "--older-than", "50")
-    assert removed(told) == {"workspace"}
+    code, answer = run("clean", "--yes", "--older-than", "50")
+    assert removed(answer) == {"workspace"}
     assert not workspace.exists()
 
 
@@ -96,8 +96,8 @@ def test_a_branch_goes_when_main_holds_it_and_its_pull_request_stays_readable(ru
     git(forge, "branch", "agent/b/demo-1", alone)
     git(forge, "branch", "agent/a/demo-2", "main")
     before = run.data("pr", "show", "2"), run.data("pr", "diff", "2")
-    _, told = run("clean", "--yes")
-    gone = [t["target"] for t in told["data"]["removed"] if t["kind"] == "branch"]
+    _, answer = run("clean", "--yes")
+    gone = [t["target"] for t in answer["data"]["removed"] if t["kind"] == "branch"]
     assert gone == ["agent/a/demo-1"]
     assert git(forge, "branch").split() == ["agent/a/demo-2", "agent/b/demo-1", "*", "main"]
     assert (run.data("pr", "show", "2"), run.data("pr", "diff", "2")) == before
@@ -121,10 +121,10 @@ def test_caches_go_by_their_age_and_the_pool_always(run, sprinted: Path, home: P
     (home / "logs" / "defect-1.log").write_text("oh")
     os.utime(sprinted / "seeds" / "old", (ancient, ancient))
     os.utime(home / "logs" / "defect-1.log", (ancient, ancient))
-    _, told = run("clean", "--yes")
-    assert removed(told) == {"pool", "seed", "defect"}
+    _, answer = run("clean", "--yes")
+    assert removed(answer) == {"pool", "seed", "defect"}
     assert [p.name for p in (sprinted / "seeds").iterdir()] == ["young"]
-    assert told["data"]["bytes"] >= 2000
+    assert answer["data"]["bytes"] >= 2000
 
 
 def test_nothing_is_removed_while_an_engine_or_an_agent_is_at_work(run, old: Path) -> None:
@@ -157,10 +157,10 @@ def test_without_yes_it_asks_and_shows_sizes(old: Path, monkeypatch, capsys) -> 
 
 def test_logs_that_were_cleaned_away_are_not_called_work_that_never_ran(run, old: Path) -> None:
     assert run("clean", "--yes")[0] == 0
-    code, told = run("logs", "a", "--sprint", "1")
+    code, answer = run("logs", "a", "--sprint", "1")
     assert code == 3
-    assert "removed by" in told["error"]["message"]
-    assert told["error"]["hint"].endswith("caloron trace a --sprint demo-1")
+    assert "removed by" in answer["error"]["message"]
+    assert answer["error"]["hint"].endswith("caloron trace a --sprint demo-1")
     assert "nothing has run" in run("logs", "ghost", "--sprint", "1")[1]["error"]["message"]
 
 

@@ -19,8 +19,8 @@ exec "{python}" -m caloron.cli "$@"
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_gets_a_script_that_it_can_read(shell: str, run, capsys, tmp_path: Path) -> None:
-    told = run.data("completion", shell)
-    assert "_CALORON_COMPLETE" in told["script"]
+    answer = run.data("completion", shell)
+    assert "_CALORON_COMPLETE" in answer["script"]
     assert main(["completion", shell]) == 0
     script = tmp_path / "script"
     script.write_text(capsys.readouterr().out)

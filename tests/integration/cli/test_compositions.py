@@ -16,8 +16,8 @@ from tests.support.noether import wrapped
 
 @pytest.mark.parametrize("name", composition_names())
 def test_each_is_accepted_by_the_strict_rules_under_its_bare_name(run: Run, name: str) -> None:
-    told = run.data("graph", "check", name)
-    assert told["profile"] == "strict"
+    answer = run.data("graph", "check", name)
+    assert answer["profile"] == "strict"
     assert run.data("graph", "id", f"{name}.json") == run.data("graph", "id", name)
 
 
@@ -32,15 +32,15 @@ def test_a_file_of_that_name_in_the_current_folder_wins(run: Run, tmp_path: Path
     assert run("graph", "id", "./full_cycle.json")[0] == 3
 
 
-def test_a_name_that_means_nothing_is_told_which_ones_there_are(run: Run) -> None:
+def test_a_name_that_means_nothing_is_reported_which_ones_there_are(run: Run) -> None:
     run.refused(3, "full_cycle, ", "graph", "check", "full_circle")
     for name in ("../compositions/kickoff", "__init__", ""):
         assert composition(name) is None
 
 
 def _run(run: Run, name: str, given: Any) -> Any:
-    told = run.data("graph", "run", name, "--input", json.dumps(given))
-    return told["output"]
+    answer = run.data("graph", "run", name, "--input", json.dumps(given))
+    return answer["output"]
 
 
 _GOAL = {"goal": "Build a Basket for the Shop.", "constraints": "no database"}
@@ -57,24 +57,24 @@ def test_a_goal_becomes_the_same_tasks_by_name_and_by_id(run: Run) -> None:
 
 
 def test_a_goal_becomes_a_design_and_its_tasks(run: Run) -> None:
-    told = _run(run, "sprint_plan", _GOAL)
-    assert [one["name"] for one in told["components"]] == ["Basket", "Shop"]
-    assert "no database" in told["design_doc"]
-    assert len(told["tasks"]) == 4
-    assert told["written_by"] == "rules"
+    answer = _run(run, "sprint_plan", _GOAL)
+    assert [one["name"] for one in answer["components"]] == ["Basket", "Shop"]
+    assert "no database" in answer["design_doc"]
+    assert len(answer["tasks"]) == 4
+    assert answer["written_by"] == "rules"
 
 
 def test_a_brief_for_a_repository_becomes_a_valid_plan(run: Run, sprinted: Path) -> None:
     brief = {"brief": "Add a basket, then test it", "host": "local", "repo": "demo"}
-    told = _run(run, "kickoff", brief)
-    assert told["checked"] == {"valid": True, "errors": []}
-    assert told["dag"]["tasks"]["task-2"]["depends_on"] == ["task-1"]
+    answer = _run(run, "kickoff", brief)
+    assert answer["checked"] == {"valid": True, "errors": []}
+    assert answer["dag"]["tasks"]["task-2"]["depends_on"] == ["task-1"]
     run.refused(
         12, "nowhere", "graph", "run", "kickoff", "-i", json.dumps(brief | {"repo": "nowhere"})
     )
 
 
-def test_the_planner_of_a_kickoff_is_told_what_is_in_the_repository(
+def test_the_planner_of_a_kickoff_is_reported_what_is_in_the_repository(
     run: Run, sprinted: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     task = {"id": "basket", "title": "Basket", "depends_on": [], "agent_prompt": "Make it."}
@@ -83,8 +83,8 @@ def test_the_planner_of_a_kickoff_is_told_what_is_in_the_repository(
     (tmp_path / "model.json").write_text(json.dumps({"responses": responses}))
     monkeypatch.setenv("CALORON_LLM_PROVIDER", "stub")
     monkeypatch.setenv("CALORON_LLM_FIXTURE", str(tmp_path / "model.json"))
-    told = _run(run, "kickoff", {"brief": "Build a basket", "host": "local", "repo": "demo"})
-    assert (list(told["dag"]["tasks"]), told["written_by"]) == (["basket"], "model")
+    answer = _run(run, "kickoff", {"brief": "Build a basket", "host": "local", "repo": "demo"})
+    assert (list(answer["dag"]["tasks"]), answer["written_by"]) == (["basket"], "model")
 
 
 def test_a_sprint_that_has_ended_is_looked_back_at(
@@ -95,12 +95,12 @@ def test_a_sprint_that_has_ended_is_looked_back_at(
     assert "All tasks were completed" in page
     own = (sprinted / "workspace" / "retro" / "sprint-demo-1.md").read_text()
     dashboard = "## KPI dashboard"
-    told, known = (text.partition(dashboard)[2] for text in (page, own))
-    assert told == known
-    assert "| Fix rounds | 1 |" in told
-    said = {"themes": ["It was rejected once."], "improvements": [], "learnings": ["small tasks"],
+    answer, known = (text.partition(dashboard)[2] for text in (page, own))
+    assert answer == known
+    assert "| Fix rounds | 1 |" in answer
+    reply = {"themes": ["It was rejected once."], "improvements": [], "learnings": ["small tasks"],
             "sentiment": "mixed"}  # fmt: skip
-    responses = [{"match": ["a (Task a): Done", '"completed_tasks":1'], "output": said}]
+    responses = [{"match": ["a (Task a): Done", '"completed_tasks":1'], "output": reply}]
     (tmp_path / "model.json").write_text(json.dumps({"responses": responses}))
     monkeypatch.setenv("CALORON_LLM_PROVIDER", "stub")
     monkeypatch.setenv("CALORON_LLM_FIXTURE", str(tmp_path / "model.json"))
@@ -128,12 +128,12 @@ _ISO = "2026-04-15T10:00:00Z"
 
 def test_a_time_is_taken_where_the_state_of_a_tick_holds_one(run: Run, sprinted: Path) -> None:
     given = {"repo": "demo", "host": "local", "since": _ISO}
-    code, told = run("stage", "run", "github_poll_events", "--input", json.dumps(given))
-    assert code == 0, told
-    assert told["data"]["output"]["events"], "what the forge knows is told"
-    again = given | {"since": told["data"]["output"]["polled_at"]}
-    code, told = run("stage", "run", "github_poll_events", "--input", json.dumps(again))
-    assert (code, told["data"]["output"]["events"]) == (0, [])
+    code, answer = run("stage", "run", "github_poll_events", "--input", json.dumps(given))
+    assert code == 0, answer
+    assert answer["data"]["output"]["events"], "what the forge knows is told"
+    again = given | {"since": answer["data"]["output"]["polled_at"]}
+    code, answer = run("stage", "run", "github_poll_events", "--input", json.dumps(again))
+    assert (code, answer["data"]["output"]["events"]) == (0, [])
     refused = given | {"since": "yesterday"}
     assert run("stage", "run", "github_poll_events", "--input", json.dumps(refused))[0] == 12
 
@@ -146,8 +146,8 @@ def test_a_tick_takes_the_inputs_of_the_seeds(run: Run, sprinted: Path) -> None:
         "state": _FLAT, "stall_threshold_m": 20, "agents": agents, "interventions": {},
         "shell_url": "", "sprint_id": "demo-9",
     }  # fmt: skip
-    told = _run(run, "sprint_tick_core", given)
-    assert told["interventions"] == {"a": {"count": 1}}, "silent since April, by the clock"
+    answer = _run(run, "sprint_tick_core", given)
+    assert answer["interventions"] == {"a": {"count": 1}}, "silent since April, by the clock"
     kept = {"state": _FLAT, "interventions": {}, "since": _ISO}
     keep = {"namespace": "caloron", "key": "k", "value": kept}
     assert run("stage", "run", "kv_set", "--input", json.dumps(keep))[0] == 0
@@ -167,10 +167,10 @@ def test_a_clock_that_was_read_is_not_remembered(run: Run, tmp_path: Path) -> No
 
 
 def test_the_design_reaches_those_who_build_and_check(run: Run) -> None:
-    told = _run(run, "full_cycle", _GOAL)
+    answer = _run(run, "full_cycle", _GOAL)
     design = _run(run, "sprint_plan", _GOAL)["design_doc"].strip()
     assert "no database" in design
-    for task in told["tasks"]:
+    for task in answer["tasks"]:
         assert design in task["agent_prompt"], task["id"]
 
 
@@ -178,7 +178,7 @@ def test_a_design_that_is_too_long_is_cut_and_not_the_task(run: Run) -> None:
     task = {"id": "a", "title": "A", "depends_on": [], "agent_prompt": "do it", "framework": ""}
     given = {"tasks": [task], "review_checks": [], "design_doc": "x" * 200_000}
     line = ("stage", "run", "phases_to_sprint_tasks", "--input", json.dumps(given))
-    told = run.data(*line)
-    prompt = told["output"]["tasks"][0]["agent_prompt"]
+    answer = run.data(*line)
+    prompt = answer["output"]["tasks"][0]["agent_prompt"]
     assert prompt.startswith("do it")
     assert len(prompt) <= 64_000

@@ -36,8 +36,8 @@ def file(run, home):
 )
 def test_what_was_set_is_what_one_gets(run, file, key, typed, value):
     assert run("config", "set", key, typed)[0] == 0
-    _, said = run("config", "get", key)
-    assert said["data"] == {"key": key, "value": value, "detected": ""}
+    _, reply = run("config", "get", key)
+    assert reply["data"] == {"key": key, "value": value, "detected": ""}
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ def test_malformed_yaml_is_named_with_its_line_and_left_alone(run, file):
 )
 def test_a_wrong_type_in_the_file_is_refused_by_name(run, file, text):
     file.write_text(text)
-    code, said = run("config", "list")
+    code, reply = run("config", "list")
     assert code == 2
-    assert str(file) in said["error"]["message"]
+    assert str(file) in reply["error"]["message"]
     if ":" in text:
-        assert f"setting {text.partition(':')[0]} is" in said["error"]["message"]
+        assert f"setting {text.partition(':')[0]} is" in reply["error"]["message"]
 
 
 def test_an_empty_value_in_the_file_is_the_default(run, file):
@@ -230,10 +230,10 @@ def test_a_secret_that_is_given_where_a_name_is_wanted_is_refused_and_never_repe
     run, file, key, typed, secret
 ):
     before = file.read_bytes()
-    code, said = run("config", "set", key, typed)
+    code, reply = run("config", "set", key, typed)
     assert code == 2
-    assert secret not in str(said)
-    assert key in said["error"]["message"]
+    assert secret not in str(reply)
+    assert key in reply["error"]["message"]
     assert file.read_bytes() == before
 
 
@@ -249,10 +249,10 @@ def test_a_secret_that_is_given_where_a_name_is_wanted_is_refused_and_never_repe
 def test_init_never_repeats_a_secret_either(run, given):
     arguments = ("init", "shop", "--forge", "gitea", "--repo", "ada/shop")
     host = () if "--host" in given else ("--host", "https://git.example.org")
-    code, said = run(*arguments, *host, *given)
+    code, reply = run(*arguments, *host, *given)
     assert code in (2, 3)
-    assert TOKEN not in str(said)
-    assert "short-secret" not in str(said)
+    assert TOKEN not in str(reply)
+    assert "short-secret" not in str(reply)
 
 
 @pytest.mark.parametrize(
@@ -273,8 +273,8 @@ def test_where_webhooks_are_heard_is_checked_when_it_is_set(run, file, typed, co
 def test_webhooks_from_the_network_need_a_secret_first_and_keep_it(run, file):
     assert run("config", "set", "webhook_secret_env", "HOOK")[0] == 0
     assert run("config", "set", "webhook", "0.0.0.0:9443")[0] == 0
-    code, said = run("config", "set", "webhook_secret_env", "")
-    assert (code, "anybody in the network" in said["error"]["message"]) == (8, True)
+    code, reply = run("config", "set", "webhook_secret_env", "")
+    assert (code, "anybody in the network" in reply["error"]["message"]) == (8, True)
 
 
 @pytest.mark.parametrize(

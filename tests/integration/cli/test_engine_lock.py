@@ -56,7 +56,7 @@ def other(path):
     process.stdout.close()
 
 
-def test_whoever_is_refused_learns_who_holds_it_and_how_to_stop_it(path, other):
+def test_a_refusal_names_the_holder_and_how_to_stop_it(path, other):
     with pytest.raises(InUse) as refused:
         ProcessLock(path).acquire("shop-4")
     message = str(refused.value)

@@ -130,11 +130,11 @@ def test_the_diff_is_what_git_would_apply(run, forge, capsys, home):
 
 
 def test_a_merge_by_a_person_puts_the_change_on_main_and_closes_the_issue(run, forge):
-    said = run.data("pr", "merge", "2")
-    assert said["state"] == "merged"
+    reply = run.data("pr", "merge", "2")
+    assert reply["state"] == "merged"
     main_branch = forge.branch("main")
     assert main_branch is not None
-    assert said["merge_commit"] == main_branch.commit
+    assert reply["merge_commit"] == main_branch.commit
     assert run.data("issue", "show", "1")["state"] == "closed"
 
 
@@ -144,14 +144,14 @@ def test_what_has_ended_is_not_merged_reviewed_or_closed_again(run, forge):
         run.refused(8, "is closed already", "pr", act[0], "2", *act[1:])
 
 
-def test_a_conflict_with_main_is_told_and_changes_nothing(run, forge, home):
+def test_a_conflict_with_main_is_reported_and_changes_nothing(run, forge, home):
     work = home.parent / "other"
     _push(forge, work, "agent/rival/shop-1", "basket.py", "items = {}\n")
     forge.open_pull("A rival", "", "agent/rival/shop-1")
     assert run("pr", "merge", "2")[0] == 0
-    code, said = run("pr", "merge", "3")
+    code, reply = run("pr", "merge", "3")
     assert code == 7
-    assert said["error"]["code"] == "UPSTREAM_ERROR"
+    assert reply["error"]["code"] == "UPSTREAM_ERROR"
     assert run.data("pr", "show", "3")["state"] == "open"
 
 

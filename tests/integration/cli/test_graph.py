@@ -51,14 +51,14 @@ def _stage(run: Any, tmp_path: Path, code: str, **more: Any) -> None:
 
 
 def test_a_run_answers_and_leaves_a_trace(run, tmp_path):
-    code, told = run("graph", "run", _file(tmp_path, _BOTH), "--input", '"four"')
-    assert (code, told["data"]["output"], told["data"]["calls"]) == (0, 4, 2)
-    named = run.data("graph", "trace", told["data"]["run_id"])
+    code, answer = run("graph", "run", _file(tmp_path, _BOTH), "--input", '"four"')
+    assert (code, answer["data"]["output"], answer["data"]["calls"]) == (0, 4, 2)
+    named = run.data("graph", "trace", answer["data"]["run_id"])
     assert [call["stage"] for call in named["stages"]] == ["text_upper", "text_length"]
     assert named["stages"][1]["path"] == "$.root.stages[1]"
-    assert run.data("graph", "trace", told["data"]["composition_id"]) == named
+    assert run.data("graph", "trace", answer["data"]["composition_id"]) == named
     (listed,) = run.data("graph", "trace")["runs"]
-    assert listed["run_id"] == told["data"]["run_id"]
+    assert listed["run_id"] == answer["data"]["run_id"]
     assert run("graph", "trace", "nobody")[0] == 3
 
 
@@ -96,7 +96,7 @@ def test_the_input_comes_from_the_line_a_file_or_the_standard_input(
 _DEEP = '{"op":"Sequential","stages":[' * 1000 + "]}" * 1000
 
 
-def test_an_input_that_names_no_file_is_told_as_that(run, tmp_path):
+def test_an_input_that_names_no_file_is_reported_as_such(run, tmp_path):
     for name in ("nowhere.json", "./nowhere"):
         run.refused(
             2,
@@ -110,7 +110,7 @@ def test_an_input_that_names_no_file_is_told_as_that(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reply"),
     [
         (wrapped({"op": "Loop"}), "$.root"),
         (wrapped({"op": "Stage"}), "id"),
@@ -125,11 +125,11 @@ def test_an_input_that_names_no_file_is_told_as_that(run, tmp_path):
         ("[]", "$"),
     ],
 )  # fmt: skip
-def test_bad_text_is_one_clear_error_with_its_place(text, said, run, tmp_path):
+def test_bad_text_is_one_clear_error_with_its_place(text, reply, run, tmp_path):
     for command in ("run", "check", "plan", "id", "show", "test"):
-        code, told = run("graph", command, _file(tmp_path, text))
-        assert (code, told["error"]["code"]) == (2, "INVALID_ARGS"), command
-        assert said in told["error"]["message"], command
+        code, answer = run("graph", command, _file(tmp_path, text))
+        assert (code, answer["error"]["code"]) == (2, "INVALID_ARGS"), command
+        assert reply in answer["error"]["message"], command
 
 
 def test_a_constant_of_ten_megabytes_goes_through(run, tmp_path):
@@ -139,25 +139,25 @@ def test_a_constant_of_ten_megabytes_goes_through(run, tmp_path):
 
 def test_check_says_every_error_with_place_expected_and_found(run, tmp_path):
     wrong = {"op": "Sequential", "stages": [_LENGTH, _UPPER, _LENGTH, _UPPER]}
-    code, told = run("graph", "check", _file(tmp_path, wrong))
+    code, answer = run("graph", "check", _file(tmp_path, wrong))
     assert code == 2
-    errors = told["data"]["errors"]
+    errors = answer["data"]["errors"]
     assert [(e["path"], e["expected"], e["found"]) for e in errors] == [
         ("$.root.stages[1]", "Text", "Number"),
         ("$.root.stages[3]", "Text", "Number"),
     ]
     missing = {"op": "Parallel", "branches": {"a": {"op": "Stage", "id": "no"}, "b": _UPPER,
                                               "c": {"op": "Stage", "id": "neither"}}}  # fmt: skip
-    code, told = run("graph", "check", _file(tmp_path, missing))
+    code, answer = run("graph", "check", _file(tmp_path, missing))
     assert code == 3
-    places = [error["path"] for error in told["data"]["errors"]]
+    places = [error["path"] for error in answer["data"]["errors"]]
     assert places == ["$.root.branches.a", "$.root.branches.c"]
 
 
 def test_check_follows_an_input_without_running_anything(run, tmp_path):
     assert run("graph", "check", _file(tmp_path, _BOTH), "--input", '"x"')[0] == 0
-    code, told = run("graph", "check", _file(tmp_path, _BOTH), "--input", "7")
-    assert (code, told["data"]["errors"][0]["path"]) == (2, "$.root.stages[0]")
+    code, answer = run("graph", "check", _file(tmp_path, _BOTH), "--input", "7")
+    assert (code, answer["data"]["errors"][0]["path"]) == (2, "$.root.stages[0]")
     assert run.data("graph", "trace")["runs"] == []
 
 
@@ -166,12 +166,12 @@ def test_what_is_not_allowed_does_not_run(run, tmp_path):
     assert run("graph", "run", get, "--allow-effects", "pure")[0] == 2
     ask = _file(tmp_path, {"op": "Stage", "id": "llm_complete", "config": {"prompt": "x"}})
     assert run("graph", "run", ask, "--budget-cents", "4")[0] == 2
-    code, told = run("graph", "run", ask, "--input", "{}")
-    assert (code, told["error"]["code"]) == (12, "GRAPH_FAILED"), "no model: never an example"
+    code, answer = run("graph", "run", ask, "--input", "{}")
+    assert (code, answer["error"]["code"]) == (12, "GRAPH_FAILED"), "no model: never an example"
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "reply"),
     [
         ("def execute(x):\n    print('noise')\n    return 1\n", "not JSON"),
         ("def execute(x):\n    import sys\n    sys.exit(3)\n", "exit 3"),
@@ -180,22 +180,22 @@ def test_what_is_not_allowed_does_not_run(run, tmp_path):
         ("def execute(x):\n    return [1]\n", "expected Text"),
     ],
 )
-def test_a_stage_that_goes_wrong_is_told_with_its_node(code, said, run, tmp_path):
+def test_a_stage_that_goes_wrong_is_reported_with_its_node(code, reply, run, tmp_path):
     _stage(run, tmp_path, code, output="Text")
     graph = _file(tmp_path, {"op": "Parallel", "branches": {"a": {"op": "Stage", "id": "mine"}}})
-    exit_code, told = run("graph", "run", graph, "--input", "{}", "--stage-timeout", "2")
-    assert (exit_code, told["error"]["code"]) == (12, "GRAPH_FAILED")
-    assert told["error"]["message"].startswith("$.root.branches.a")
-    assert said in told["error"]["message"]
+    exit_code, answer = run("graph", "run", graph, "--input", "{}", "--stage-timeout", "2")
+    assert (exit_code, answer["error"]["code"]) == (12, "GRAPH_FAILED")
+    assert answer["error"]["message"].startswith("$.root.branches.a")
+    assert reply in answer["error"]["message"]
     (listed,) = run.data("graph", "trace")["runs"]
     assert listed["status"] == "Failed"
 
 
 def test_a_dry_run_names_the_stages_and_runs_none(run, tmp_path):
     graph = _file(tmp_path, _BOTH)
-    code, told = run("graph", "run", graph, "--dry-run")
+    code, answer = run("graph", "run", graph, "--dry-run")
     assert code == 9
-    assert [one["target"] for one in told["planned_actions"]] == ["text_upper", "text_length"]
+    assert [one["target"] for one in answer["planned_actions"]] == ["text_upper", "text_length"]
     assert run.data("graph", "trace")["runs"] == []
 
 
@@ -231,8 +231,8 @@ _EVERY_OP = {
 
 def test_show_draws_every_node_as_text_and_as_a_picture(run, tmp_path):
     picture = tmp_path / "g.svg"
-    told = run.data("graph", "show", _file(tmp_path, _EVERY_OP), "--svg", str(picture))
-    drawn = told["drawing"]
+    answer = run.data("graph", "show", _file(tmp_path, _EVERY_OP), "--svg", str(picture))
+    drawn = answer["drawing"]
     assert "│  │  └─ text_upper  Text → Text" in drawn
     assert "gone  no stage is called 'gone'" in drawn
     assert len(drawn.splitlines()) == 17
@@ -258,11 +258,11 @@ def test_a_picture_is_not_drawn_over_something_else(run, tmp_path):
 def test_examples_of_a_graph_are_run_and_can_fail(run, tmp_path):
     graph = json.loads(wrapped(_BOTH))
     graph["_examples"] = [{"input": "four", "output": 4}]
-    code, told = run("graph", "test", _file(tmp_path, json.dumps(graph)))
-    assert (code, told["data"]["passed"]) == (0, 1)
+    code, answer = run("graph", "test", _file(tmp_path, json.dumps(graph)))
+    assert (code, answer["data"]["passed"]) == (0, 1)
     graph["_examples"] = [{"input": "four", "output": 5}, {"input": 4, "output": 4}]
-    code, told = run("graph", "test", _file(tmp_path, json.dumps(graph)))
-    assert (code, len(told["data"]["tests"][0]["reasons"])) == (12, 2)
+    code, answer = run("graph", "test", _file(tmp_path, json.dumps(graph)))
+    assert (code, len(answer["data"]["tests"][0]["reasons"])) == (12, 2)
 
 
 @pytest.mark.parametrize("profile", ["strict", "noether"])
@@ -331,8 +331,8 @@ def test_a_run_that_succeeded_after_a_retry_is_listed_as_ok(run, tmp_path):
     node = {"op": "Retry", "stage": {"op": "Stage", "id": "mine"}, "max_attempts": 2}
     node["delay_ms"] = None
     line = ("graph", "run", _file(tmp_path, node), "--unsandboxed", "--run-id", "rt1")
-    exit_code, told = run(*line, "--input", json.dumps(str(tmp_path / "flag")))
-    assert (exit_code, told["data"]["output"], told["data"]["status"]) == (0, "done", "Ok")
+    exit_code, answer = run(*line, "--input", json.dumps(str(tmp_path / "flag")))
+    assert (exit_code, answer["data"]["output"], answer["data"]["status"]) == (0, "done", "Ok")
     (listed,) = run.data("graph", "trace")["runs"]
     assert listed["status"] == "Ok"
     calls = run.data("graph", "trace", "rt1")["stages"]
@@ -349,8 +349,8 @@ def test_a_stage_is_found_alike_by_a_graph_a_drawing_and_map(run, tmp_path):
         drawn = run.data("graph", "show", _file(tmp_path, node))["drawing"]
         assert "mine  Any → Any" in drawn
         mapped = {"op": "Stage", "id": "map", "config": {"stage_id": reference}}
-        told = run("graph", "run", _file(tmp_path, mapped), "--input", '{"items": [1]}')[1]
-        assert told["data"]["output"] == [3]
+        answer = run("graph", "run", _file(tmp_path, mapped), "--input", '{"items": [1]}')[1]
+        assert answer["data"]["output"] == [3]
 
 
 _KEY = "sk-planted-0123456789abcdef"
@@ -366,20 +366,20 @@ def test_a_graph_alone_cannot_start_a_process(run, tmp_path, monkeypatch):
     given = {"cmd": "sh", "args": ["-c", f"env > {seen}"]}
     graph = _file(tmp_path, {"op": "Stage", "id": "spawn_process"})
     assert run("graph", "check", graph)[0] == 0
-    code, told = run("graph", "run", graph, "--input", json.dumps(given))
+    code, answer = run("graph", "run", graph, "--input", json.dumps(given))
     time.sleep(0.2)
     assert not seen.exists(), "a process was started"
     assert code == 12
-    assert "write a stage that is a program" in told["error"]["message"]
+    assert "write a stage that is a program" in answer["error"]["message"]
 
 
 def test_an_unsandboxed_program_gets_no_secrets(run, tmp_path, monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", _KEY)
     code = "def execute(given):\n    import os\n    return dict(os.environ)\n"
     _stage(run, tmp_path, code, effects=["Fallible"])
-    told = run("stage", "run", "mine", "--input", "1", "--unsandboxed")[1]
-    assert _KEY not in json.dumps(told)
-    assert told["data"]["output"]["PATH"] == os.environ["PATH"]
+    answer = run("stage", "run", "mine", "--input", "1", "--unsandboxed")[1]
+    assert _KEY not in json.dumps(answer)
+    assert answer["data"]["output"]["PATH"] == os.environ["PATH"]
 
 
 def test_a_durable_run_leaves_no_secret_on_the_disk(run, tmp_path, home, monkeypatch):
@@ -435,7 +435,9 @@ def test_a_trace_that_another_process_removed_does_not_fail_the_run(
 
 
 @pytest.mark.parametrize("broken", ["folder", "full"])
-def test_a_journal_that_cannot_be_written_is_told_as_that(run, tmp_path, home, monkeypatch, broken):
+def test_a_journal_that_cannot_be_written_is_reported_as_such(
+    run, tmp_path, home, monkeypatch, broken
+):
     line = ["graph", "run", _file(tmp_path, _BOTH), "--durable", "--run-id", "r"]
     line += ["--input", json.dumps("x" * 100_000)]
     if broken == "folder":
@@ -449,19 +451,19 @@ def test_a_journal_that_cannot_be_written_is_told_as_that(run, tmp_path, home, m
             self._database._connection.execute("PRAGMA max_page_count = 8")
 
         monkeypatch.setattr(SqliteJournal, "__init__", small)
-    code, told = run(*line)
-    assert (code, told["error"]["code"]) == (8, "PRECONDITION_FAILED")
-    assert "rollback" not in told["error"]["message"]
-    assert "is full" in told["error"]["message"] or broken == "folder"
-    assert "--run-id" not in told["error"]["hint"]
-    assert "space" in told["error"]["hint"]
+    code, answer = run(*line)
+    assert (code, answer["error"]["code"]) == (8, "PRECONDITION_FAILED")
+    assert "rollback" not in answer["error"]["message"]
+    assert "is full" in answer["error"]["message"] or broken == "folder"
+    assert "--run-id" not in answer["error"]["hint"]
+    assert "space" in answer["error"]["hint"]
 
 
 def test_a_run_id_of_another_input_is_not_to_be_waited_for(run, tmp_path):
     line = ["graph", "run", _file(tmp_path, _UPPER), "--durable", "--run-id", "r", "--input"]
     assert run(*line, '"a"')[0] == 0
-    code, told = run(*line, '"b"')
-    assert (code, told["error"]["hint"]) == (5, "choose another --run-id")
+    code, answer = run(*line, '"b"')
+    assert (code, answer["error"]["hint"]) == (5, "choose another --run-id")
 
 
 _SLOW = """def execute(given):
@@ -489,8 +491,8 @@ def test_a_durable_run_that_was_killed_goes_on_without_repeating_what_it_did(run
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     Path(f"{log}.go").touch()
-    code, told = run(*line)
-    assert (code, told["data"]["output"]["wait"]) == (0, True)
+    code, answer = run(*line)
+    assert (code, answer["data"]["output"]["wait"]) == (0, True)
     assert log.read_text().count("call") == 3, "the second call was under way and is made again"
     calls = run.data("graph", "trace", "slow-1")["stages"]
     assert [call["source"] for call in calls] == ["journal", "run"]

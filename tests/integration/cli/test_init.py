@@ -18,12 +18,12 @@ def repository(tmp_path):
 
 
 def test_a_project_gets_a_forge_that_starts_from_the_users_repository(run, home, repository):
-    code, said = run(
+    code, reply = run(
         "init", "shop", "--framework", "stub", "--repo", str(repository), "--verify", "true"
     )
     assert code == 0
-    assert said["command"] == "init"
-    assert said["data"] == {
+    assert reply["command"] == "init"
+    assert reply["data"] == {
         "name": "shop",
         "path": str(home / "projects" / "shop"),
         "repo": str(repository),
@@ -45,9 +45,9 @@ def test_the_text_names_the_next_step(run):
 def test_a_second_init_of_the_same_name_is_a_conflict_and_changes_nothing(run, home):
     run("init", "shop", "--framework", "stub", "--verify", "make test")
     before = (home / "projects" / "shop" / "config.yml").read_bytes()
-    code, said = run("init", "shop", "--framework", "stub")
+    code, reply = run("init", "shop", "--framework", "stub")
     assert code == 5
-    assert said["error"]["code"] == "CONFLICT"
+    assert reply["error"]["code"] == "CONFLICT"
     assert (home / "projects" / "shop" / "config.yml").read_bytes() == before
 
 
@@ -101,10 +101,10 @@ def test_without_a_framework_the_agent_on_path_is_taken_or_none_is_reported(
     tools = tmp_path / "tools"
     tools.mkdir()
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
-    code, said = run("init", "shop", *forge)
+    code, reply = run("init", "shop", *forge)
     assert code == 8
-    assert "no coding agent" in said["error"]["message"]
-    assert "--framework" in said["error"]["hint"]
+    assert "no coding agent" in reply["error"]["message"]
+    assert "--framework" in reply["error"]["hint"]
     assert run.data("projects", "list")["projects"] == []
     if not forge:
         (tools / "claude").write_text("#!/bin/sh\n")

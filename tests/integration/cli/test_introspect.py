@@ -23,9 +23,9 @@ def by_words(commands: list[dict[str, Any]], *before: str) -> dict[tuple[str, ..
 
 
 def test_every_command_is_described_with_the_very_names_of_its_options(run) -> None:
-    told = run.data("introspect")
-    assert told["version"] == __version__
-    described = by_words(told["commands"])
+    answer = run.data("introspect")
+    assert answer["version"] == __version__
+    described = by_words(answer["commands"])
     assert [words[0] for words in described if len(words) == 1] == list(COMMANDS)
     for words, command in leaves():
         options = {o["name"] for o in described[words]["options"]}
@@ -66,9 +66,9 @@ def test_a_skill_names_every_command_and_every_exit_code(run, tmp_path: Path) ->
     out = tmp_path / "skills" / "SKILL.md"
     assert run("skill", "--out", str(out), "--dry-run")[0] == 9
     assert not out.exists()
-    told = run.data("skill", "--out", str(out))
+    answer = run.data("skill", "--out", str(out))
     content = out.read_text("utf-8")
-    assert told == {"path": str(out), "content": content}
+    assert answer == {"path": str(out), "content": content}
     front = yaml.safe_load(content.split("---\n")[1])
     assert front.keys() == {"name", "description", "when_to_use"}
     for words, _ in leaves():
@@ -88,11 +88,11 @@ def test_a_skill_never_writes_over_what_is_something_else(run, tmp_path: Path, c
     mine = tmp_path / "notes.md"
     mine.write_text("my notes\n")
     for options in ((), ("--dry-run",)):
-        code, told = run("skill", "--out", str(mine), *options)
-        assert (code, "--force" in told["error"]["hint"]) == (5, True)
+        code, answer = run("skill", "--out", str(mine), *options)
+        assert (code, "--force" in answer["error"]["hint"]) == (5, True)
     assert mine.read_text() == "my notes\n"
     assert run("skill", "--out", str(mine), "--force")[0] == 0
-    # An older one of ours is brought up to date, and that is told.
+    # An older file of ours is replaced, and the text says so.
     mine.write_text(mine.read_text() + "old\n")
     assert "Replaced" in run.text("skill", "--out", str(mine))
     assert not mine.read_text().endswith("old\n")

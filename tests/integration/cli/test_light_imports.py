@@ -37,8 +37,8 @@ def caloron(*arguments: str) -> str:
 
 
 def modules_after(code: str) -> set[str]:
-    told = run(f"import sys; {code}; print(); print('@', *sys.modules)")
-    return set(told.rpartition("@")[2].split())
+    answer = run(f"import sys; {code}; print(); print('@', *sys.modules)")
+    return set(answer.rpartition("@")[2].split())
 
 
 @pytest.fixture

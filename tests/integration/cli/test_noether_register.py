@@ -40,8 +40,8 @@ def test_every_stage_is_added_and_its_id_written_down(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NOETHER_BIN", binary)
-    code, told = run("noether", "register")
-    assert code == 0, told
+    code, answer = run("noether", "register")
+    assert code == 0, answer
     ids = json.loads((tmp_path / "stage_ids.json").read_bytes())
     assert list(ids) == sorted(BY_NAME)
     store = json.loads((tmp_path / "store" / "store.json").read_bytes())["stages"]
@@ -63,9 +63,9 @@ def test_what_is_refused_is_listed_and_the_others_are_there(run: Any, tmp_path: 
     )
     picky.chmod(0o755)
     ids = tmp_path / "ids.json"
-    code, told = run("noether", "register", "--binary", str(picky), "--ids", str(ids))
-    assert (code, told["error"]["code"]) == (7, "UPSTREAM_ERROR")
-    assert told["data"]["failures"] == {
+    code, answer = run("noether", "register", "--binary", str(picky), "--ids", str(ids))
+    assert (code, answer["error"]["code"]) == (7, "UPSTREAM_ERROR")
+    assert answer["data"]["failures"] == {
         "dag_validate": "near duplicate",
         "dag_evaluate": "plain words",
         "write_retro_report": "its answer names no id",
@@ -78,10 +78,10 @@ def test_without_the_program_nothing_is_written(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("NOETHER_BIN", raising=False)
-    code, told = run("noether", "register", "--binary", "no-such-noether")
-    assert (code, told["error"]["code"]) == (8, "PRECONDITION_FAILED")
-    code, told = run("noether", "register", "--dry-run")
-    assert (code, len(told["planned_actions"])) == (9, 32)
+    code, answer = run("noether", "register", "--binary", "no-such-noether")
+    assert (code, answer["error"]["code"]) == (8, "PRECONDITION_FAILED")
+    code, answer = run("noether", "register", "--dry-run")
+    assert (code, len(answer["planned_actions"])) == (9, 32)
     assert not (tmp_path / "stage_ids.json").exists()
 
 
@@ -120,13 +120,13 @@ def test_a_registered_stage_calls_caloron_and_answers_as_it_does(
         [caloron, "stage", "run", stage.name, "--input", json.dumps(given), "--output", "json"],
         env=dict(os.environ), capture_output=True, text=True, check=False,
     )  # fmt: skip
-    told = json.loads(done.stdout)
-    if told["ok"]:
-        assert _answer(stage, given, tmp_path) == told["data"]["output"]
+    answer = json.loads(done.stdout)
+    if answer["ok"]:
+        assert _answer(stage, given, tmp_path) == answer["data"]["output"]
         return
     with pytest.raises(StageFailed) as failed:
         _answer(stage, given, tmp_path)
-    assert told["error"]["message"].splitlines()[0].removeprefix("$.root: ") in str(failed.value)
+    assert answer["error"]["message"].splitlines()[0].removeprefix("$.root: ") in str(failed.value)
 
 
 def test_a_caloron_that_is_not_there_is_said_to_be_missing(

@@ -21,9 +21,9 @@ def two(run: Any) -> None:
 @pytest.mark.usefixtures("two")
 def test_the_list_marks_the_active_project_and_survives_a_broken_one(run, home: Path) -> None:
     (home / "projects" / "shop" / "config.yml").write_text("parallel: many\n")
-    _, told = run("projects", "list")
-    assert told["data"]["active"] == "scratch"
-    rows = {row["name"]: row for row in told["data"]["projects"]}
+    _, answer = run("projects", "list")
+    assert answer["data"]["active"] == "scratch"
+    rows = {row["name"]: row for row in answer["data"]["projects"]}
     assert rows["scratch"]["active"]
     assert not rows["shop"]["active"]
     assert "parallel" in rows["shop"]["problem"]
@@ -42,9 +42,9 @@ def test_switching_changes_what_later_commands_act_on(run) -> None:
 @pytest.mark.usefixtures("two")
 @pytest.mark.parametrize("name", ["..", ".", "", "../projects/shop", "/", "shop/..", "SHOP", "*"])
 def test_a_name_that_is_no_name_deletes_nothing(run, home: Path, name: str) -> None:
-    code, told = run("projects", "delete", name, "--force")
+    code, answer = run("projects", "delete", name, "--force")
     assert code == 2
-    assert told["error"]["code"] == "INVALID_ARGS"
+    assert answer["error"]["code"] == "INVALID_ARGS"
     assert {p.name for p in (home / "projects").iterdir()} >= {"shop", "scratch"}
 
 
@@ -57,10 +57,10 @@ def test_deleting_shows_what_goes_and_wants_the_name_again(run, home, monkeypatc
     for typed in ("", "scratch\n", "shop-1\n"):
         monkeypatch.setattr("sys.stdin", io.StringIO(typed))
         assert main(["projects", "delete", "shop"]) == 1
-        said = capsys.readouterr()
-        assert str(home / "projects" / "shop" / "forge.git") in said.err
-        assert str(ours) in said.err
-        assert str(others) not in said.err
+        reply = capsys.readouterr()
+        assert str(home / "projects" / "shop" / "forge.git") in reply.err
+        assert str(ours) in reply.err
+        assert str(others) not in reply.err
         assert (home / "projects" / "shop" / "config.yml").exists()
     monkeypatch.setattr("sys.stdin", io.StringIO("shop\n"))
     assert main(["projects", "delete", "shop"]) == 0
@@ -71,9 +71,9 @@ def test_deleting_shows_what_goes_and_wants_the_name_again(run, home, monkeypatc
 
 @pytest.mark.usefixtures("two")
 def test_deleting_the_active_project_leaves_none_active(run, home: Path) -> None:
-    told = run.data("projects", "delete", "scratch", "--force")
-    assert told["deleted"] == "scratch"
-    assert told["active"] is None
+    answer = run.data("projects", "delete", "scratch", "--force")
+    assert answer["deleted"] == "scratch"
+    assert answer["active"] is None
     assert not (home / "active").exists()
     assert run.data("status")["active"] is None
 

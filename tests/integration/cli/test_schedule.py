@@ -51,20 +51,20 @@ def _make_due(home: Path, config: str, *names: str) -> None:
 @pytest.fixture
 def hooked() -> Iterator[tuple[str, list[Any]]]:
     """A webhook, and the list of what it was sent."""
-    told: list[Any] = []
+    envelope: list[Any] = []
 
     def answer(request: Request) -> Reply:
-        told.append(request.json)
+        envelope.append(request.json)
         return Reply(status=204)
 
     with HttpServer(answer) as server:
-        yield server.url, told
+        yield server.url, envelope
 
 
-def test_what_is_due_runs_once_and_the_webhook_is_told(
+def test_what_is_due_runs_once_and_the_webhook_is_reported(
     run: Any, home: Path, place: Path, hooked: tuple[str, list[Any]]
 ) -> None:
-    url, told = hooked
+    url, envelope = hooked
     _write(place / "bad.json", {"description": "d", "version": "0.1.0", "root": {
         "op": "Sequential", "stages": [UPPER, {"op": "Stage", "id": "parse_json"}]}})  # fmt: skip
     config = _config(place, {"webhook": url}, {"name": "bad", "graph": "bad.json", "webhook": url})
@@ -74,12 +74,12 @@ def test_what_is_due_runs_once_and_the_webhook_is_told(
     code, answer = run("schedule", "run", "--config", config, "--once")
     assert (code, answer["error"]["message"]) == (12, "1 run failed: bad")
     composition = run.data("graph", "id", str(place / "up.json"))["composition_id"]
-    bodies = sorted(told, key=lambda body: body["job"])
+    bodies = sorted(envelope, key=lambda body: body["job"])
     assert bodies[1] == {"ok": True, "job": "up", "composition_id": composition, "output": "HI"}
     assert (bodies[0]["ok"], bodies[0]["output"]) == (False, None)
     assert "JSON" in bodies[0]["error"]
     code, answer = run("schedule", "run", "--config", config, "--once")
-    assert (code, answer["data"]["runs"], len(told)) == (0, [], 2)
+    assert (code, answer["data"]["runs"], len(envelope)) == (0, [], 2)
     rows = run.data("schedule", "list", "--config", config)["jobs"]
     assert [(row["job"], row["ok"]) for row in rows] == [("up", True), ("bad", False)]
 
@@ -94,7 +94,7 @@ def test_a_webhook_that_is_not_there_spoils_no_run(
 
 
 @pytest.mark.parametrize(
-    ("job", "said"),
+    ("job", "reply"),
     [
         ({"cron": "61 * * * *"}, "Bad minute"),
         ({"cron": "0 0 30 2"}, "found 4"),
@@ -105,20 +105,20 @@ def test_a_webhook_that_is_not_there_spoils_no_run(
         ({"timeout_s": 0}, "timeout_s"),
     ],
 )
-def test_a_bad_job_is_told_before_anything_runs(
-    run: Any, home: Path, place: Path, job: dict[str, Any], said: str
+def test_a_bad_job_is_reported_before_anything_runs(
+    run: Any, home: Path, place: Path, job: dict[str, Any], reply: str
 ) -> None:
     config = _config(place, {"name": "good"}, job)
     for words in (("run", "--once"), ("check",)):
-        run.refused(2, said, "schedule", *words, "--config", config)
+        run.refused(2, reply, "schedule", *words, "--config", config)
     assert list((home / "traces").glob("*")) == []
 
 
-def test_everything_that_is_wrong_with_a_job_is_told_at_once(run: Any, place: Path) -> None:
+def test_everything_that_is_wrong_with_a_job_is_reported_at_once(run: Any, place: Path) -> None:
     bad = {"cron": "61 * * * *", "graph": "nowhere.json", "webhook": "ftp://x", "timeout_s": 0}
     message = run("schedule", "check", "--config", _config(place, bad))[1]["error"]["message"]
-    for said in ("Bad minute", "no file 'nowhere.json'", "no address", "timeout_s"):
-        assert said in message
+    for reply in ("Bad minute", "no file 'nowhere.json'", "no address", "timeout_s"):
+        assert reply in message
     assert message.count("jobs[0] (up)") == 4
 
 
@@ -171,7 +171,7 @@ def test_stages_of_a_store_of_noether_are_known(run: Any, home: Path, place: Pat
     assert run("schedule", "run", "--config", config, "--once")[0] == 0
 
 
-def test_a_second_scheduler_of_a_file_is_told_who_is_first(
+def test_a_second_scheduler_of_a_file_is_reported_who_is_first(
     run: Any, home: Path, place: Path
 ) -> None:
     config = _config(place, {"cron": "* * * * * *"})

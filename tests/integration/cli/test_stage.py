@@ -28,15 +28,15 @@ _DOUBLE = {
 
 def _add(run: Any, tmp_path: Path, spec: dict[str, Any], *more: str) -> tuple[int, dict[str, Any]]:
     (tmp_path / "s.json").write_text(json.dumps(spec))
-    code, told = run("stage", "add", str(tmp_path / "s.json"), *more)
-    return code, told
+    code, answer = run("stage", "add", str(tmp_path / "s.json"), *more)
+    return code, answer
 
 
 def test_an_added_stage_is_listed_shown_and_run_in_the_sandbox(run, tmp_path):
-    code, told = _add(run, tmp_path, _DOUBLE)
+    code, envelope = _add(run, tmp_path, _DOUBLE)
     assert code == 0
-    assert told["data"]["id"].startswith("098d96d718575c39")
-    assert told["data"]["examples"] == 1
+    assert envelope["data"]["id"].startswith("098d96d718575c39")
+    assert envelope["data"]["examples"] == 1
     (listed,) = run.data("stage", "list", "--source", "user")["stages"]
     assert (listed["name"], listed["runs_here"]) == ("double_n", True)
     shown = run.data("stage", "show", "098d96d7")
@@ -66,14 +66,14 @@ def test_a_name_means_the_stage_that_was_added_last(run, tmp_path):
 
 def test_a_stage_that_breaks_its_word_is_not_added(run, tmp_path, home):
     wrong = _DOUBLE | {"examples": [{"input": {"n": 2}, "output": {"n": 5}}]}
-    code, told = _add(run, tmp_path, wrong)
-    assert (code, told["error"]["code"]) == (12, "GRAPH_FAILED")
+    code, answer = _add(run, tmp_path, wrong)
+    assert (code, answer["error"]["code"]) == (12, "GRAPH_FAILED")
     assert not (home / "stages").exists()
     assert _add(run, tmp_path, wrong, "--dry-run")[0] == 9
     assert not (home / "stages").exists()
     assert _add(run, tmp_path, wrong, "--no-test")[0] == 0
-    code, told = run("stage", "test", "double_n")
-    assert (code, told["data"]["failed"]) == (12, 1)
+    code, answer = run("stage", "test", "double_n")
+    assert (code, answer["data"]["failed"]) == (12, 1)
 
 
 def test_names_of_stages_that_come_with_the_program_are_taken(run, tmp_path):
@@ -81,15 +81,15 @@ def test_names_of_stages_that_come_with_the_program_are_taken(run, tmp_path):
     assert _add(run, tmp_path, _DOUBLE | {"name": ""})[0] == 5
 
 
-def test_a_stage_whose_name_the_program_took_over_is_left_out_and_told(run, tmp_path, home, capsys):
-    told = _add(run, tmp_path, _DOUBLE)[1]["data"]
-    kept = json.loads(Path(told["path"]).read_text())
+def test_a_stage_whose_name_the_program_took_over_is_left_out(run, tmp_path, home, capsys):
+    answer = _add(run, tmp_path, _DOUBLE)[1]["data"]
+    kept = json.loads(Path(answer["path"]).read_text())
     taken = define("kv_get", ANY, ANY, code=kept["implementation_code"], language="python")
     (home / "stages" / f"{taken.id}.json").write_text(json.dumps(stage_json(taken)))
     assert main(["stage", "show", "kv_get"]) == 0
-    said = capsys.readouterr()
-    assert "standard, Active" in said.out
-    assert "kv_get comes with the program now" in said.err
+    reply = capsys.readouterr()
+    assert "standard, Active" in reply.out
+    assert "kv_get comes with the program now" in reply.err
 
 
 def test_bad_stages_are_refused_with_the_place(run, tmp_path):
@@ -100,18 +100,18 @@ def test_bad_stages_are_refused_with_the_place(run, tmp_path):
         ({"implementation": "def execute(input):\n    return 1\nif __name__ == '__main__':"}, "$."),
         ({"examples": [7]}, "$.examples[0]"),
     ):
-        code, told = _add(run, tmp_path, _DOUBLE | change)
-        assert (code, told["error"]["code"]) == (2, "INVALID_ARGS")
-        assert place in told["error"]["message"]
+        code, answer = _add(run, tmp_path, _DOUBLE | change)
+        assert (code, answer["error"]["code"]) == (2, "INVALID_ARGS")
+        assert place in answer["error"]["message"]
 
 
-def test_a_damaged_file_is_told_and_the_others_are_there(run, tmp_path, home, capsys):
+def test_a_damaged_file_is_reported_and_the_others_are_there(run, tmp_path, home, capsys):
     _add(run, tmp_path, _DOUBLE)
     (home / "stages" / "bad.json").write_text("{")
     assert main(["stage", "list", "--source", "user"]) == 0
-    said = capsys.readouterr()
-    assert said.out.startswith("double_n")
-    assert "bad.json" in said.err
+    reply = capsys.readouterr()
+    assert reply.out.startswith("double_n")
+    assert "bad.json" in reply.err
 
 
 def test_all_85_stages_of_noether_are_there_and_those_that_cannot_run_say_so(run):
@@ -119,8 +119,8 @@ def test_all_85_stages_of_noether_are_there_and_those_that_cannot_run_say_so(run
     assert len(rows) == 85
     absent = [row["name"] for row in rows if not row["runs_here"]]
     assert len(absent) == 30
-    code, told = run("stage", "run", "llm_complete", "--input", '{"prompt": "x"}')
-    assert (code, told["error"]["code"]) == (12, "GRAPH_FAILED")
+    code, answer = run("stage", "run", "llm_complete", "--input", '{"prompt": "x"}')
+    assert (code, answer["error"]["code"]) == (12, "GRAPH_FAILED")
 
 
 def test_the_schema_for_editors_takes_the_stages_of_the_vectors():

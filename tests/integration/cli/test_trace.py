@@ -10,8 +10,8 @@ from caloron.cli.app import main
 
 
 def test_a_trace_tells_everything_that_happened_in_order(run, sprinted: Path, capsys) -> None:
-    told = run.data("trace", "a")
-    data = told
+    answer = run.data("trace", "a")
+    data = answer
     moves = [e["what"].partition(" (")[0] for e in data["events"] if e["type"] == "task_moved"]
     assert moves == [
         "Pending → Ready",
@@ -30,9 +30,9 @@ def test_a_trace_tells_everything_that_happened_in_order(run, sprinted: Path, ca
     assert "its pull request was merged" in forge
     assert data["pending"] == []
     assert main(["trace", "a", "--sprint", "1"]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("a of demo-1: Done")
-    assert "make it better" in said
+    reply = capsys.readouterr().out
+    assert reply.startswith("a of demo-1: Done")
+    assert "make it better" in reply
 
 
 def test_every_event_of_the_task_is_in_its_trace(run, sprinted: Path) -> None:
@@ -50,7 +50,7 @@ def test_every_event_of_the_task_is_in_its_trace(run, sprinted: Path) -> None:
     assert all(event["work"] == "1-verify" for event in baseline)
 
 
-def test_what_was_taken_over_from_the_sprints_file_is_told_for_its_task_alone(
+def test_what_was_taken_over_from_the_sprints_file_is_reported_for_its_task_alone(
     run, sprinted
 ) -> None:
     before = len(run.data("trace", "a")["events"])
@@ -66,7 +66,7 @@ def test_what_was_taken_over_from_the_sprints_file_is_told_for_its_task_alone(
     assert events[-1]["what"] == "state imported: changes {'a': 'Done'}"
 
 
-def test_a_changed_cost_changes_exactly_the_cost_that_is_told(run, sprinted: Path) -> None:
+def test_a_changed_cost_changes_exactly_the_cost_that_is_reported(run, sprinted: Path) -> None:
     before = run.data("trace", "a")
     with sqlite3.connect(sprinted / "ledger.sqlite") as ledger:
         (raw,) = ledger.execute("SELECT data FROM tasks WHERE id = 'a'").fetchone()
@@ -81,17 +81,17 @@ def test_a_changed_cost_changes_exactly_the_cost_that_is_told(run, sprinted: Pat
 
 def test_what_is_not_there_is_not_found(run, sprinted: Path) -> None:
     for arguments in (("b",), ("a", "--sprint", "7"), ("a", "--sprint", "other-1")):
-        code, told = run("trace", *arguments)
+        code, answer = run("trace", *arguments)
         assert code == 3
-        assert told["error"]["hint"]
+        assert answer["error"]["hint"]
     assert run("trace", "../a")[0] == 2
     assert run("trace", "a", "--sprint", "..")[0] == 2
 
 
 def test_agents_are_listed_with_their_tasks_attempts_and_rounds(run, sprinted: Path) -> None:
     for words in (("agents",), ("agents", "list")):
-        told = run.data(*words)
-        agents = {agent["agent_id"]: agent for agent in told["agents"]}
+        answer = run.data(*words)
+        agents = {agent["agent_id"]: agent for agent in answer["agents"]}
         assert agents.keys() == {"a", "reviewer-1"}
         assert (agents["a"]["tasks"], agents["a"]["done"]) == (1, 1)
         assert agents["a"]["attempts"] == 2

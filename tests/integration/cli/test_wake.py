@@ -38,14 +38,14 @@ def test_many_pokes_are_one_wake_up(wake):
     assert not wake.wait(0)
 
 
-def test_more_pokes_than_the_fifo_holds_block_nobody(wake):
+def test_more_pokes_than_the_fifo_holds_block_no_agent(wake):
     for _ in range(70_000):
         wake.poke()
     assert wake.wait(0)
     assert not wake.wait(0)
 
 
-def test_a_poke_when_nobody_listens_does_nothing(tmp_path):
+def test_a_poke_when_no_agent_listens_does_nothing(tmp_path):
     absent = Wake(tmp_path / "absent")
     absent.poke()
     assert not absent.path.exists()

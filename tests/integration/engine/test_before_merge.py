@@ -41,7 +41,7 @@ def look(task: Task, *reviews: ReviewSnapshot) -> None:
     state = new_state(planned("a"))
     state.tasks["a"] = task
     forge = cast(Forge, ForgeThatAnswers(*reviews))
-    MergeGate(forge, cast(Mirror, None), cast(Clock, None), lambda: state).look(EFFECT)
+    MergeGate(forge, cast(Mirror, None), cast(Clock, None), lambda: state).check(EFFECT)
 
 
 def test_a_verdict_of_ours_that_was_taken_back_does_not_stop_a_merge() -> None:

@@ -151,20 +151,25 @@ def failed(facts: list[Fact]) -> EffectFailed:
     return found
 
 
+def verified(bench: Bench) -> tuple[Merge, str]:
+    """A merge whose tree was verified, and its commit."""
+    merged = bench.mirror.merge(bench.main, bench.head, TITLE)
+    assert not isinstance(merged, Conflict)
+    return msgspec.structs.replace(bench.merge(), tree=merged.tree), merged.commit
+
+
 def test_a_merge_is_told_with_its_commit_and_the_tree_that_main_has_now(bench: Bench) -> None:
-    verified = bench.mirror.merge(bench.main, bench.head, "Merge for verification")
-    assert not isinstance(verified, Conflict)
+    effect, _ = verified(bench)
     told = done(bench.do(bench.merge()))
     assert told.commit == bench.forge.pull(1).merge_commit
-    assert (told.tree, told.by_us) == (verified.tree, True)
+    assert (told.tree, told.by_us) == (effect.tree, True)
 
 
 def test_a_merge_into_a_main_that_moved_is_told_with_another_tree(bench: Bench) -> None:
-    verified = bench.mirror.merge(bench.main, bench.head, "Merge for verification")
-    assert not isinstance(verified, Conflict)
+    effect, _ = verified(bench)
     bench.blind.before_merge = lambda: bench.push_main("b.txt", "b\n")
     told = done(bench.do(bench.merge()))
-    assert told.tree not in ("", verified.tree)
+    assert told.tree not in ("", effect.tree)
     assert bench.text(told.commit) == {"a.txt": "a\n", "b.txt": "b\n"}
 
 
@@ -362,13 +367,6 @@ class ForgeThatMustBeTold(BlindForge):
     def mark_merged(self, number: int, commit: str) -> PullSnapshot:
         self.told = commit
         return self.pull(number)
-
-
-def verified(bench: Bench) -> tuple[Merge, str]:
-    """A merge whose tree was verified, and its commit."""
-    merged = bench.mirror.merge(bench.main, bench.head, TITLE)
-    assert not isinstance(merged, Conflict)
-    return msgspec.structs.replace(bench.merge(), tree=merged.tree), merged.commit
 
 
 def test_the_verified_commit_itself_lands(bench: Bench) -> None:

@@ -123,10 +123,10 @@ def test_a_webhook_long_after_a_slow_look_does_not_wait_as_long_as_that_look_too
     looking = poller(ledger, Scripted((issue("A", 1),)), tmp_path)
     pauses: list[float] = []
     monkeypatch.setattr(looking._end, "wait", pauses.append)
-    looking._look_s, looking._looked_at = 100.0, time.monotonic() - 200
+    looking._poll_took_s, looking._polled_at = 100.0, time.monotonic() - 200
     looking.wake_up()
     looking._sleep(600)
-    looking._looked_at = time.monotonic()
+    looking._polled_at = time.monotonic()
     looking.wake_up()
     looking._sleep(600)
     assert pauses[0] < 1
@@ -191,7 +191,7 @@ def test_a_poller_that_fails_in_a_way_nobody_thought_of_stops_the_loop_with_it(
         looking.stop()
 
 
-def test_after_an_outage_the_forge_counts_as_seen_only_once_a_look_succeeds(
+def test_after_an_outage_the_forge_counts_as_seen_only_once_a_poll_took_succeeds(
     ledger: Ledger, tmp_path: Path
 ) -> None:
     looking = poller(ledger, Scripted((issue("A", 1),)), tmp_path)

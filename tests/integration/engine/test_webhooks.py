@@ -123,7 +123,7 @@ def test_senders_who_say_nothing_do_not_keep_the_others_out_for_ever(
 def test_a_port_that_is_taken_is_told_and_stops_nothing(listener: Webhooks, woken: Woken) -> None:
     second = Webhooks("127.0.0.1", listener.port, SECRET, woken)
     second.start()
-    assert "cannot be heard" in second.problem
+    assert "cannot listen" in second.problem
     second.stop()
 
 

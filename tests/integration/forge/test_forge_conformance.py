@@ -167,22 +167,6 @@ def test_the_description_of_a_pull_request_is_edited_and_nothing_else_of_it(worl
     assert world.forge.edit_pull(pull.number, "ended").state == "closed"
 
 
-def test_each_closing_word_is_understood(world: World) -> None:
-    words = (
-        "close",
-        "closes",
-        "closed",
-        "fix",
-        "fixes",
-        "fixed",
-        "resolve",
-        "Resolves",
-        "RESOLVED",
-    )
-    body = "\n".join(f"This {word} #{n}" for n, word in enumerate(words, 31))
-    assert world.clone.open_pull(world.forge, "feature", body=body).closes == tuple(range(31, 40))
-
-
 def test_a_branch_has_one_open_pull_request_at_most(world: World) -> None:
     pull = world.clone.open_pull(world.forge, "feature")
     with pytest.raises(ForgeError, match=f"#{pull.number}"):

@@ -31,7 +31,6 @@ from caloron.errors import (
     NotYet,
     PreconditionFailed,
     StaleBase,
-    StaleHead,
 )
 from caloron.forge.connect import connect
 from caloron.ledger.settings import ProjectConfig
@@ -390,15 +389,7 @@ def test_a_token_that_may_not_read_check_runs_sees_statuses_and_init_says_so(
     assert [note for note in notes_on(forge, about) if "check runs" in note]
 
 
-def test_our_own_objects_are_found_by_their_markers(github_api: GithubApi, forge: Forge) -> None:
-    ours = {"body": f"text {marker('issue/s/t')}", "pull_request": LEFT_OUT}
-    github_api.reply("GET", f"{REPO}/issues", change=ours)
-    assert forge.find_issue("issue/s/t")
-    assert forge.find_issue("issue/s") is None
-    github_api.reply("GET", f"{ISSUE}/comments", change={"body": VERDICT})
-    found = forge.find_review(NUMBER, VERDICT_KEY)
-    assert found
-    assert (found.verdict, found.head) == ("approved", HEAD)
+def test_our_pull_request_is_found_by_its_branch(github_api: GithubApi, forge: Forge) -> None:
     github_api.reply("GET", f"{REPO}/pulls", change={**_LISTED, "body": marker("pull/s/t/1")})
     pull = forge.find_pull("new-topic", "pull/s/t/1")
     assert pull
@@ -534,29 +525,13 @@ def test_a_pushed_merge_that_github_does_not_show_yet_is_waited_for(
         forge.mark_merged(NUMBER, pushed.verified.commit)
 
 
-def test_a_merge_onto_a_main_that_moved_is_not_asked_for(
+def test_a_merge_of_a_person_who_was_faster_is_not_ours(
     github_api: GithubApi, forge: Forge
 ) -> None:
-    with pytest.raises(StaleBase):
-        forge.merge(NUMBER, HEAD, "1" * 40, "")
-    with pytest.raises(StaleHead):
-        forge.merge(NUMBER, "1" * 40, BRANCH_TIP, "")
-    assert not [a for a in github_api.asked if a.method == "PUT"]
-
-
-def test_a_merge_says_whether_it_was_done_by_it_or_before(
-    github_api: GithubApi, forge: Forge
-) -> None:
-    github_api.reply("GET", PULL, change=MERGED, times=1)
-    github_api.reply("GET", PULL, change=OPEN, times=1)
-    assert forge.merge(NUMBER, HEAD, BRANCH_TIP, "").did_it
-    # A person is faster than we are, after our look.
     github_api.reply("GET", PULL, change=MERGED, times=1)
     github_api.reply("GET", PULL, change=OPEN, times=1)
     words = {"message": "Pull Request is not mergeable"}
     github_api.reply("PUT", f"{PULL}/merge", 405, change=words)
-    assert not forge.merge(NUMBER, HEAD, BRANCH_TIP, "").did_it
-    github_api.reply("GET", PULL, change=MERGED)
     assert not forge.merge(NUMBER, HEAD, BRANCH_TIP, "").did_it
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from caloron.git.mirror import Mirror
 from caloron.git.repository_context import RepoContext, page, read_repository_context, rules_page
 from caloron.ports import Remote
+from tests.support.git import git
 
 FILES = {
     "README.md": "# Shop\n",
@@ -32,13 +32,9 @@ def context(tmp_path: Path) -> RepoContext:
     for name, text in FILES.items():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_text(text)
-    identity = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
-    for line in (
-        ("init", "-q", "-b", "trunk"),
-        ("add", "-A"),
-        (*identity, "commit", "-q", "-m", "A shop\n\nwith a basket"),
-    ):
-        subprocess.run(("git", *line), cwd=source, check=True)
+    git(source, "init", "-q", "-b", "trunk")
+    git(source, "add", "-A")
+    git(source, "commit", "-q", "-m", "A shop\n\nwith a basket")
     mirror = Mirror(tmp_path / "mirror.git", Remote(str(source)), "trunk")
     mirror.ensure()
     return read_repository_context(mirror, mirror.fetch_main(), description="A shop", open_issues=3)
@@ -54,7 +50,7 @@ def test_languages_ci_rules_and_commits_are_found(context: RepoContext) -> None:
         ("code owners", ".github/CODEOWNERS"),
     ]
     (commit,) = context.recent_commits
-    assert (commit.message, commit.author) == ("A shop", "Ada")
+    assert (commit.message, commit.author) == ("A shop", "Anna")
     assert len(commit.sha) == 8
     assert (context.description, context.open_issues) == ("A shop", 3)
 
@@ -64,7 +60,7 @@ def test_whoever_plans_reads_it_in_lines(context: RepoContext) -> None:
     assert "Languages, by number of files: Python (2), TypeScript (1)" in told
     assert "Branch that work is merged into: trunk" in told
     assert "Open issues: 3" in told
-    assert "Ada: A shop" in told
+    assert "Anna: A shop" in told
 
 
 def test_whoever_changes_it_reads_its_rules(context: RepoContext) -> None:

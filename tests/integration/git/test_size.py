@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,30 +10,28 @@ from caloron.git.command import GitError
 from caloron.git.mirror import Mirror
 from caloron.git.repository import Size
 from caloron.ports import Remote
+from tests.support.git import git
 
 
 @pytest.fixture
 def mirror(tmp_path: Path) -> Mirror:
-    found = Mirror(tmp_path, Remote(str(tmp_path)))
-    argv = ("git", "init", "--quiet", "--initial-branch=main", str(tmp_path))
-    subprocess.run(argv, check=True)
-    return found
+    git(tmp_path, "init", "--quiet", "--initial-branch=main")
+    return Mirror(tmp_path, Remote(str(tmp_path)))
 
 
 def commit(mirror: Mirror, **files: str | bytes) -> str:
     for name, content in files.items():
         data = content if isinstance(content, bytes) else content.encode()
         (mirror.path / name).write_bytes(data)
-    who = ("-c", "user.name=Ada", "-c", "user.email=ada@example.invalid")
-    for arguments in (("add", "-A"), (*who, "commit", "--quiet", "--message", "x")):
-        subprocess.run(("git", "-C", str(mirror.path), *arguments), check=True)
+    git(mirror.path, "add", "-A")
+    git(mirror.path, "commit", "--quiet", "--message", "x")
     return mirror.resolve("HEAD")
 
 
 def test_lines_and_files_are_counted_from_where_the_change_left_main(mirror: Mirror) -> None:
     start = commit(mirror, a="1\n2\n3\n")
     change = commit(mirror, a="1\n3\n4\n5\n", b="new\n", c=b"\0\1\2")
-    subprocess.run(("git", "-C", str(mirror.path), "checkout", "-q", start), check=True)
+    git(mirror.path, "checkout", "-q", start)
     main = commit(mirror, d="many\n" * 100)
     assert mirror.size(start, change) == Size(files=3, added=3, removed=1)
     assert mirror.size(main, change) == Size(files=3, added=3, removed=1)

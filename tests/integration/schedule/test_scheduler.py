@@ -12,7 +12,7 @@ import pytest
 
 from caloron.schedule.config import Job
 from caloron.schedule.cron import parse_cron
-from caloron.schedule.scheduler import Outcome, RunStore, Scheduler
+from caloron.schedule.scheduler import LastRun, Outcome, RunStore, Scheduler
 
 START = datetime(2026, 11, 16, 12, 0, 0, tzinfo=UTC).timestamp()
 
@@ -46,10 +46,10 @@ class World:
     def runs(self) -> RunStore:
         return RunStore(self.folder, self.folder / "scheduler.json")
 
-    def live(self, seconds: float, *crons: str, at: float = 0.0) -> HandClock:
+    def live(self, seconds: float, *crons: str, at: float = 0.0) -> None:
         """A scheduler that lives for a while, from a moment on."""
         jobs = tuple(_job(f"job-{n}", cron) for n, cron in enumerate(crons))
-        clock = HandClock(at + seconds)
+        clock = self.clock = HandClock(at + seconds)
         clock.at += at
         runs = self.runs()
 
@@ -61,7 +61,13 @@ class World:
         clock.over = scheduler.stop
         scheduler.forever()
         runs.close()
-        return clock
+
+    def last(self) -> LastRun:
+        runs = self.runs()
+        last = runs.last("job-0")
+        runs.close()
+        assert last is not None
+        return last
 
 
 def _job(name: str, cron: str) -> Job:
@@ -103,31 +109,18 @@ def test_a_job_with_another_time_than_before_begins_anew(world: World) -> None:
 def test_a_job_never_runs_beside_itself_and_what_it_slept_through_is_skipped(world: World) -> None:
     at_work = threading.Semaphore(1)
     overlaps: list[str] = []
-    clock: list[HandClock] = []
 
     def slow(job: Job) -> Outcome:
         if not at_work.acquire(blocking=False):
             overlaps.append(job.name)
-        if len(world.ran) == 1:
-            # Until ten minutes of the scheduler's time have passed.
-            while clock and clock[0].now() < START + 660:
-                threading.Event().wait(0.005)
+        # The first run takes ten minutes of the scheduler's time.
+        while len(world.ran) == 1 and world.clock.now() < START + 660:
+            threading.Event().wait(0.005)
         at_work.release()
         return Outcome(ok=True, composition_id="c")
 
     world.does = slow
-    jobs = (_job("job", "* * * * *"),)
-    hand, runs = HandClock(800), world.runs()
-    clock.append(hand)
-
-    def run(job: Job, run_id: str) -> Outcome:
-        world.ran.append((job.name, run_id[-6:]))
-        return slow(job)
-
-    scheduler = Scheduler(jobs, runs, run, clock=hand)
-    hand.over = scheduler.stop
-    scheduler.forever()
-    runs.close()
+    world.live(800, "* * * * *")
     assert overlaps == []
     moments = [moment for _, moment in world.ran]
     assert moments[0] == "120100"
@@ -154,11 +147,7 @@ def test_a_failure_is_written_down_and_the_next_moment_comes(world: World) -> No
     world.does = lambda _job: Outcome(ok=False, composition_id="c", error="no")
     world.live(125, "* * * * *")
     assert len(world.ran) == 2
-    runs = world.runs()
-    last = runs.last("job-0")
-    runs.close()
-    assert last is not None
-    assert (last.ok, last.error) == (False, "no")
+    assert (world.last().ok, world.last().error) == (False, "no")
 
 
 def test_a_run_that_was_cut_short_is_made_again_once(world: World) -> None:
@@ -175,8 +164,4 @@ def test_a_run_that_was_cut_short_is_made_again_once(world: World) -> None:
     crash()
     world.live(10, "0 13 * * *", at=200)
     assert len(world.ran) == 1
-    runs = world.runs()
-    last = runs.last("job-0")
-    runs.close()
-    assert last is not None
-    assert last.error == "it was cut short 2 times"
+    assert world.last().error == "it was cut short 2 times"

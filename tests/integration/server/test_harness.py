@@ -58,27 +58,26 @@ def _log(place: Path, form: str) -> str:
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_what_was_left_is_committed_and_the_result_is_written_down(place: Path) -> None:
-    fixture = {"responses": [{"files": {"a.txt": "x\n"}, "report": {"tokens_in": 2}}]}
-    code, told, _ = _harness(place, fixture=fixture)
-    assert (code, told["data"]["status"], told["data"]["tokens_used"]) == (0, "completed", 2)
-    assert _log(place, "%s") == "[ann] Complete t-1"
+@pytest.mark.parametrize(
+    ("response", "options", "code", "reason"),
+    [
+        ({"report": {"tokens_in": 2}}, (), 0, ""),
+        ({"exit_code": 3}, (), 3, "the agent ended with exit code 3"),
+        ({"run": "echo x > b.txt; sleep 600"}, ("--timeout", "2"), 6, "it ran out of time"),
+    ],
+)
+def test_the_result_is_that_of_the_agent_and_its_work_is_kept_however_it_ends(
+    place: Path, response: Any, options: tuple[str, ...], code: int, reason: str
+) -> None:
+    fixture = {"responses": [{"files": {"a.txt": "x\n"}, **response}]}
+    exit_code, told, _ = _harness(place, *options, fixture=fixture)
+    assert (exit_code, told["ok"], told["data"]["reason"]) == (code, not code, reason)
+    assert told["data"]["status"] == ("failed" if code else "completed")
+    assert told["data"]["tokens_used"] == (0 if code else 2)
+    assert told.get("error", {}).get("message", "") == reason
     kept = json.loads((place.parent / "run" / "result.json").read_bytes())
-    assert (kept["exit_code"], kept["status"]) == (0, "completed")
-
-
-def test_the_exit_code_is_that_of_the_agent_and_its_work_is_kept_all_the_same(place: Path) -> None:
-    fixture = {"responses": [{"files": {"a.txt": "x\n"}, "exit_code": 3}]}
-    code, told, _ = _harness(place, fixture=fixture)
-    assert (code, told["ok"], told["data"]["status"]) == (3, False, "failed")
-    assert "exit code 3" in told["error"]["message"]
+    assert (kept["exit_code"], kept["status"]) == (code, told["data"]["status"])
     assert _log(place, "%s") == "[ann] Complete t-1"
-
-
-def test_an_agent_that_takes_too_long_is_ended(place: Path) -> None:
-    fixture = {"responses": [{"sleep_s": 600}]}
-    code, told, _ = _harness(place, "--timeout", "0.5", fixture=fixture)
-    assert (code, told["data"]["reason"]) == (6, "it ran out of time")
 
 
 def test_a_file_of_secrets_is_read_deleted_and_kept_out_of_the_log(place: Path) -> None:

@@ -155,10 +155,10 @@ def test_every_setting_is_in_the_reference() -> None:
     """Only what `caloron init` fixes itself is not for people to set."""
     reference = (DOCS / "reference.md").read_text("utf-8")
     table = reference.partition("## Settings")[2].partition("\n## ")[0]
-    told = {name for cell in re.findall(r"^\| ([^|]*) \|", table, re.MULTILINE)
+    answer = {name for cell in re.findall(r"^\| ([^|]*) \|", table, re.MULTILINE)
             for name in re.findall(r"`(\w+)`", cell)}  # fmt: skip
     fields = {field.name for field in msgspec.structs.fields(ProjectConfig)}
-    assert told == fields - {"name", "created_at"}
+    assert answer == fields - {"name", "created_at"}
 
 
 @pytest.mark.parametrize("page", pages(), ids=_named)
@@ -197,8 +197,8 @@ def test_every_variable_of_the_environment_is_in_the_reference() -> None:
     sources = (file.read_text("utf-8") for file in (ROOT / "src").rglob("*.py"))
     used = {name for text in sources for name in re.findall(r"CALORON_[A-Z_]+", text)}
     reference = (DOCS / "reference.md").read_text("utf-8")
-    told = set(re.findall(r"CALORON_[A-Z_]+", reference.partition("## Environment")[2]))
-    assert {name for name in used if not _NOT_FOR_USERS.fullmatch(name)} == told
+    answer = set(re.findall(r"CALORON_[A-Z_]+", reference.partition("## Environment")[2]))
+    assert {name for name in used if not _NOT_FOR_USERS.fullmatch(name)} == answer
 
 
 def test_blocks_are_read_whole_and_without_the_indentation_of_a_list() -> None:

@@ -96,11 +96,11 @@ def test_the_feedback_block_is_not_what_a_person_reads(tmp_path: Path, around: s
 
 
 def test_the_last_line_of_claude_code_is_its_own(tmp_path: Path) -> None:
-    said = {"type": "assistant", "message": {"content": [
+    reply = {"type": "assistant", "message": {"content": [
         {"type": "text", "text": f"expiring() is tested.\n\n{_BLOCK}"}]}}  # fmt: skip
     end = {"type": "result", "subtype": "success", "num_turns": 3, "total_cost_usd": 0.12}
     file = tmp_path / "output.log"
-    file.write_text(f"{json.dumps(said)}\n{json.dumps(end)}\n")
+    file.write_text(f"{json.dumps(reply)}\n{json.dumps(end)}\n")
     readable = ClaudeCode.format_line
     assert logs._last(file, 1, readable)[1] == "finished after 3 turns, 0.12 USD"
     raw, shown = logs._last(file, 2, readable)

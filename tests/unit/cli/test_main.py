@@ -37,10 +37,10 @@ def failing(monkeypatch):
 
 def test_help_names_every_command_with_one_line(capsys):
     assert main(["--help"]) == 0
-    said = capsys.readouterr().out
+    reply = capsys.readouterr().out
     for name, (_, line) in COMMANDS.items():
-        assert f"  {name} " in said
-        assert line in said
+        assert f"  {name} " in reply
+        assert line in reply
 
 
 @pytest.mark.parametrize(
@@ -73,21 +73,21 @@ def test_an_unknown_command_is_a_usage_error_in_text(capsys):
 
 def test_an_unknown_option_is_a_usage_error_in_json(capsys):
     assert main(["issue", "list", "--zork", "--output", "json"]) == 2
-    said = json.loads(capsys.readouterr().out)
-    assert said["ok"] is False
-    assert said["command"] == "issue.list"
-    assert said["error"]["code"] == "INVALID_ARGS"
-    assert "--zork" in said["error"]["message"]
-    assert said["error"]["hint"] == "try: caloron issue list --help"
+    reply = json.loads(capsys.readouterr().out)
+    assert reply["ok"] is False
+    assert reply["command"] == "issue.list"
+    assert reply["error"]["code"] == "INVALID_ARGS"
+    assert "--zork" in reply["error"]["message"]
+    assert reply["error"]["hint"] == "try: caloron issue list --help"
 
 
 @pytest.mark.parametrize("group", [name for name in COMMANDS if is_group(name)])
 def test_a_group_without_a_command_prints_its_help(group, capsys):
     assert main([group]) == 0
-    said = capsys.readouterr()
-    assert f"Usage: caloron {group}" in said.out
-    assert "Commands:" in said.out
-    assert said.err == ""
+    reply = capsys.readouterr()
+    assert f"Usage: caloron {group}" in reply.out
+    assert "Commands:" in reply.out
+    assert reply.err == ""
 
 
 @pytest.mark.parametrize(
@@ -108,11 +108,11 @@ def test_a_failure_of_the_family_and_an_interrupt_have_their_own_exit_codes(
 def test_a_defect_is_short_on_the_terminal_and_whole_in_a_file(failing, capsys, home):
     failing(ZeroDivisionError("oh"))
     assert main(["init"]) == 1
-    said = capsys.readouterr().err
-    assert "ZeroDivisionError: oh" in said
-    assert "Traceback" not in said
+    reply = capsys.readouterr().err
+    assert "ZeroDivisionError: oh" in reply
+    assert "Traceback" not in reply
     (log,) = (home / "logs").iterdir()
-    assert str(log) in said
+    assert str(log) in reply
     assert "Traceback" in log.read_text("utf-8")
     assert main(["init", "--output=json"]) == 1
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "GENERAL_ERROR"
@@ -138,7 +138,7 @@ def test_the_exit_code_that_a_command_returns_is_the_programs(monkeypatch):
 def test_what_the_machine_refuses_is_no_defect_of_ours(failing, capsys, home, error, code, name):
     failing(error)
     assert main(["init", "--output=json"]) == code
-    said = json.loads(capsys.readouterr().out)["error"]
-    assert said["code"] == name
-    assert error.strerror in said["message"]
+    reply = json.loads(capsys.readouterr().out)["error"]
+    assert reply["code"] == name
+    assert error.strerror in reply["message"]
     assert (home / "logs").exists() is (code == 1)

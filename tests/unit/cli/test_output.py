@@ -85,7 +85,7 @@ def test_a_table_shows_the_list_that_the_answer_is_about(capsys):
 
 
 @pytest.mark.parametrize("data", [{"a": 1}, {"rows": []}, {"rows": ["a", "b"]}, {}])
-def test_what_is_no_list_of_records_is_told_as_text(capsys, data):
+def test_what_is_no_list_of_records_is_reported_as_text(capsys, data):
     output.start(["status", "--output", "table"])
     output.success("status", data, "as text")
     assert capsys.readouterr().out == "as text\n"
@@ -100,22 +100,22 @@ def test_a_dry_run_says_what_would_be_done_and_exits_with_9(capsys):
     assert capsys.readouterr().out == "would change nothing\n"
     output.start(["-ojson"])
     assert output.dry_run("clean", actions) == 9
-    told = json.loads(capsys.readouterr().out)
-    assert told["ok"] is told["dry_run"] is True
-    assert told["planned_actions"] == actions
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ok"] is answer["dry_run"] is True
+    assert answer["planned_actions"] == actions
 
 
 def test_a_message_about_a_megabyte_is_short_and_cannot_steer_the_terminal(capsys):
     output.start([])
     output.failure("why", "NOT_FOUND", f"no task {'x' * 1_000_000}\x1b[2J")
-    said = capsys.readouterr().err
-    assert len(said) < 5000
-    assert "\x1b" not in said
+    reply = capsys.readouterr().err
+    assert len(reply) < 5000
+    assert "\x1b" not in reply
 
 
 @pytest.mark.parametrize(
-    ("count", "said"),
+    ("count", "reply"),
     [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (25_000, "25 kB"), (3_200_000_000, "3.2 GB")],
 )
-def test_sizes_are_said_as_people_say_them(count, said):
-    assert size(count) == said
+def test_sizes_are_said_as_people_say_them(count, reply):
+    assert size(count) == reply

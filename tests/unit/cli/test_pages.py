@@ -40,7 +40,7 @@ def test_at_a_terminal_everything_fits_and_nothing_is_cut(
     assert [line.rsplit(maxsplit=1)[1] for line in _table(text)] == ["cost", "$1.20", "$0.30"]
 
 
-def test_whoever_reads_a_pipe_gets_all_of_it() -> None:
+def test_a_pipe_gets_all_of_it() -> None:
     text = as_text(_PAGE)
     assert all(title in text for _, title, _ in _ROWS)
     assert "…" not in text

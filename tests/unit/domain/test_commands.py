@@ -18,7 +18,7 @@ from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why
 from caloron.domain.rules.people.commands import command_in
 from caloron.testing import SprintDriver, planned
-from tests.support.sprints import CALORON, PERSON
+from tests.support.sprints import CALORON, PERSON, issue_of, pull_of
 
 TAKE_OVER, RETRY = "caloron:take-over", "caloron:retry"
 CANCEL, APPROVE = "caloron:cancel", "caloron:approve"
@@ -34,20 +34,8 @@ def in_review() -> SprintDriver:
     return made
 
 
-def issue(made: SprintDriver, task: str = "a") -> int:
-    found = made.task(task).links.issue
-    assert found is not None
-    return found
-
-
-def pull(made: SprintDriver, task: str = "a") -> int:
-    found = made.task(task).links.pull
-    assert found is not None
-    return found
-
-
 def say(made: SprintDriver, command: str, place: int | None = None) -> CommentSnapshot:
-    seen = made.person.comment(place or issue(made), command)
+    seen = made.person.comment(place or issue_of(made), command)
     made.settle()
     return seen
 
@@ -59,53 +47,48 @@ def answers(made: SprintDriver) -> list[str]:
 
 def test_a_comment_without_our_marker_is_a_persons_whatever_account_it_has() -> None:
     made = made_world()
-    made.user(CALORON).comment(issue(made), TAKE_OVER)
+    made.user(CALORON).comment(issue_of(made), TAKE_OVER)
     made.settle()
     assert made.status("a") is Status.ESCALATED
 
 
-def test_a_comment_with_a_marker_is_never_a_command() -> None:
-    made = made_world()
-    made.person.comment(issue(made), f"{CANCEL}\n{marker('comment/x')}")
-    made.settle()
-    assert made.role("a") == "implement"
+def test_a_comment_with_a_marker_is_never_a_command(chain: SprintDriver) -> None:
+    chain.person.comment(issue_of(chain), f"{CANCEL}\n{marker('comment/x')}")
+    chain.settle()
+    assert chain.role("a") == "implement"
 
 
 @pytest.mark.parametrize("command", ["resolved", TAKE_OVER, RETRY, CANCEL, APPROVE])
-def test_what_a_stranger_says_is_text(command: str) -> None:
-    made = in_review()
-    seen = made.person.comment(issue(made), command)
-    made.forget_news()
-    decision = made.tick(msgspec.structs.replace(seen, trusted=False))
+def test_what_a_stranger_says_is_text(reviewed: SprintDriver, command: str) -> None:
+    seen = reviewed.person.comment(issue_of(reviewed), command)
+    reviewed.forget_news()
+    decision = reviewed.tick(msgspec.structs.replace(seen, trusted=False))
     assert decision.actions == ()
-    assert made.role("a") == "review"
+    assert reviewed.role("a") == "review"
 
 
-def test_a_verdict_of_a_stranger_approves_and_rejects_nothing() -> None:
-    made = in_review()
+def test_a_verdict_of_a_stranger_approves_and_rejects_nothing(reviewed: SprintDriver) -> None:
     for verdict in ("approved", "changes_requested"):
-        seen = made.person.review(pull(made), verdict)
-        made.forget_news()
-        assert made.tick(msgspec.structs.replace(seen, trusted=False)).actions == ()
-    assert made.role("a") == "review"
+        seen = reviewed.person.review(pull_of(reviewed), verdict)
+        reviewed.forget_news()
+        assert reviewed.tick(msgspec.structs.replace(seen, trusted=False)).actions == ()
+    assert reviewed.role("a") == "review"
 
 
-def test_a_review_of_our_account_without_our_marker_is_a_persons() -> None:
-    made = in_review()
-    made.user(CALORON).review(pull(made), "approved", "fine")
-    assert CancelWork in [type(a) for a in made.tick().actions]
-    made.settle()
-    assert made.status("a") is Status.DONE
+def test_a_review_of_our_account_without_our_marker_is_a_persons(reviewed: SprintDriver) -> None:
+    reviewed.user(CALORON).review(pull_of(reviewed), "approved", "fine")
+    assert CancelWork in [type(a) for a in reviewed.tick().actions]
+    reviewed.settle()
+    assert reviewed.status("a") is Status.DONE
 
 
-def test_a_review_with_our_marker_by_the_reviewing_account_is_ours() -> None:
-    made = in_review()
-    made.state.sprint.settings = msgspec.structs.replace(
-        made.state.sprint.settings, reviewer="caloron-reviewer"
+def test_a_review_with_our_marker_by_the_reviewing_account_is_ours(reviewed: SprintDriver) -> None:
+    reviewed.state.sprint.settings = msgspec.structs.replace(
+        reviewed.state.sprint.settings, reviewer="caloron-reviewer"
     )
-    made.user("caloron-reviewer").review(pull(made), "approved", marker("review/x"))
-    made.tick()
-    assert made.role("a") == "review"
+    reviewed.user("caloron-reviewer").review(pull_of(reviewed), "approved", marker("review/x"))
+    reviewed.tick()
+    assert reviewed.role("a") == "review"
 
 
 # take-over
@@ -118,7 +101,7 @@ def test_taking_over_stops_the_agent_and_holds_the_dependents_without_a_new_issu
     assert made.statuses() == {"a": "Escalated", "b": "Blocked"}
     assert made.task("a").reason == "taken over by ada"
     assert made.task("a").escalation.issue is None
-    assert f"issue #{issue(made)}" in why(made.state, made.task("a"))
+    assert f"issue #{issue_of(made)}" in why(made.state, made.task("a"))
 
 
 @pytest.mark.parametrize("word", ["resolved", RETRY])
@@ -132,33 +115,32 @@ def test_given_back_untouched_the_agent_goes_on_where_it_was_stopped(word: str) 
     assert set(made.statuses().values()) == {"Done"}
 
 
-def test_given_back_with_a_branch_the_persons_commit_is_the_change() -> None:
-    made = made_world()
-    say(made, TAKE_OVER)
-    made.forge.branches["agent/a/shop-1"] = "hers"
-    say(made, "resolved")
-    assert made.task("a").change.head == "hers"
-    assert made.role("a") == "verify"
-    assert made.forge.pull(made.task("a").links.pull).head == "hers"
-    made.run()
-    assert set(made.statuses().values()) == {"Done"}
-    assert not [e for e in made.effects(Push) if isinstance(e, Push) and e.task == "a"]
+def test_given_back_with_a_branch_the_persons_commit_is_the_change(chain: SprintDriver) -> None:
+    say(chain, TAKE_OVER)
+    chain.forge.branches["agent/a/shop-1"] = "hers"
+    say(chain, "resolved")
+    assert chain.task("a").change.head == "hers"
+    assert chain.role("a") == "verify"
+    assert chain.forge.pull(chain.task("a").links.pull).head == "hers"
+    chain.run()
+    assert set(chain.statuses().values()) == {"Done"}
+    assert not [e for e in chain.effects(Push) if isinstance(e, Push) and e.task == "a"]
 
 
 def test_given_back_after_a_push_to_its_pull_request_that_commit_is_the_change() -> None:
     made = in_review()
     say(made, TAKE_OVER)
-    commit = made.person.push(pull(made))
+    commit = made.person.push(pull_of(made))
     made.settle()
     assert made.status("a") is Status.ESCALATED
-    say(made, "resolved", pull(made))
+    say(made, "resolved", pull_of(made))
     assert (made.task("a").change.head, made.role("a")) == (commit, "verify")
 
 
 def test_given_back_with_a_pull_request_of_their_own_that_is_the_change() -> None:
     made = made_world()
     say(made, TAKE_OVER)
-    hers = made.person.open_pull(issue(made))
+    hers = made.person.open_pull(issue_of(made))
     made.settle()
     say(made, "resolved")
     assert made.task("a").links.pull == hers.number
@@ -167,41 +149,39 @@ def test_given_back_with_a_pull_request_of_their_own_that_is_the_change() -> Non
 
 def test_a_task_that_has_not_begun_can_be_taken_over_and_merged_by_hand() -> None:
     made = made_world()
-    say(made, TAKE_OVER, issue(made, "b"))
+    say(made, TAKE_OVER, issue_of(made, "b"))
     assert made.status("b") is Status.ESCALATED
-    hers = made.person.open_pull(issue(made, "b"))
+    hers = made.person.open_pull(issue_of(made, "b"))
     made.settle()
     made.person.merge_pull(hers.number)
     made.settle()
     assert made.status("b") is Status.DONE
 
 
-def test_taking_over_in_the_middle_of_a_merge_takes_the_merge_back() -> None:
-    made = in_review()
-    made.person.review(pull(made), "approved")
-    made.tick()
-    assert made.task("a").merge.merging
-    made.person.comment(issue(made), TAKE_OVER)
-    made.settle()
-    assert made.status("a") is Status.ESCALATED
-    assert not made.effects(Merge)
-    say(made, "resolved")
-    made.run()
-    assert set(made.statuses().values()) == {"Done"}
+def test_taking_over_in_the_middle_of_a_merge_takes_the_merge_back(reviewed: SprintDriver) -> None:
+    reviewed.person.review(pull_of(reviewed), "approved")
+    reviewed.tick()
+    assert reviewed.task("a").merge.merging
+    reviewed.person.comment(issue_of(reviewed), TAKE_OVER)
+    reviewed.settle()
+    assert reviewed.status("a") is Status.ESCALATED
+    assert not reviewed.effects(Merge)
+    say(reviewed, "resolved")
+    reviewed.run()
+    assert set(reviewed.statuses().values()) == {"Done"}
 
 
 # retry
 
 
-def test_retry_begins_the_running_attempt_again_from_nothing() -> None:
-    made = made_world()
-    item = made.item("a")
-    made.task("a").attempts.session = "talk"
-    say(made, RETRY)
-    assert made.item("a") != item
-    assert made.role("a") == "implement"
-    assert made.task("a").attempts.session == ""
-    assert [m.reason for m in made.moves if m.old == m.new] == [
+def test_retry_begins_the_running_attempt_again_from_nothing(chain: SprintDriver) -> None:
+    item = chain.item("a")
+    chain.task("a").attempts.session = "talk"
+    say(chain, RETRY)
+    assert chain.item("a") != item
+    assert chain.role("a") == "implement"
+    assert chain.task("a").attempts.session == ""
+    assert [m.reason for m in chain.moves if m.old == m.new] == [
         "ada said caloron:retry: begun again"
     ]
 
@@ -211,7 +191,7 @@ def test_retry_in_review_verifies_and_reviews_again_whatever_our_reviewer_said()
     made.end(made.item("a"))
     made.tick()
     made.perform(0)
-    made.person.comment(pull(made), RETRY)
+    made.person.comment(pull_of(made), RETRY)
     made.settle()
     assert not made.effects(Merge)
     assert made.role("a") == "verify"
@@ -221,13 +201,12 @@ def test_retry_in_review_verifies_and_reviews_again_whatever_our_reviewer_said()
     assert set(made.statuses().values()) == {"Done"}
 
 
-def test_retry_releases_what_is_escalated() -> None:
-    made = made_world()
+def test_retry_releases_what_is_escalated(chain: SprintDriver) -> None:
     for _ in range(2):
-        made.finish("a", exit_code=1, changes=False)
-    assert made.status("a") is Status.ESCALATED
-    say(made, RETRY)
-    assert made.role("a") == "implement"
+        chain.finish("a", exit_code=1, changes=False)
+    assert chain.status("a") is Status.ESCALATED
+    say(chain, RETRY)
+    assert chain.role("a") == "implement"
 
 
 # cancel
@@ -235,10 +214,10 @@ def test_retry_releases_what_is_escalated() -> None:
 
 def test_cancel_closes_issue_and_pull_request_and_holds_the_dependents() -> None:
     made = in_review()
-    number = pull(made)
+    number = pull_of(made)
     say(made, CANCEL)
     assert made.statuses() == {"a": "Cancelled", "b": "Blocked"}
-    assert made.forge.issue(issue(made)).state == "closed"
+    assert made.forge.issue(issue_of(made)).state == "closed"
     assert made.forge.pull(number).state == "closed"
     assert made.queue == {}
     assert made.task("a").reason == "cancelled by ada"
@@ -252,9 +231,9 @@ def test_a_cancelled_task_comes_back_with_what_its_branch_has(how: str) -> None:
     if how == "word":
         say(made, RETRY)
     else:
-        made.person.reopen_issue(issue(made))
+        made.person.reopen_issue(issue_of(made))
         made.settle()
-    assert made.forge.issue(issue(made)).state == "open"
+    assert made.forge.issue(issue_of(made)).state == "open"
     assert made.task("a").change.head == head
     assert made.role("a") == "review"
     assert len(made.effects(OpenPull)) == 2
@@ -262,34 +241,31 @@ def test_a_cancelled_task_comes_back_with_what_its_branch_has(how: str) -> None:
     assert set(made.statuses().values()) == {"Done"}
 
 
-def test_cancel_and_retry_in_one_breath_leave_a_task_that_runs() -> None:
-    made = in_review()
-    made.person.comment(issue(made), CANCEL)
-    made.person.comment(issue(made), RETRY)
-    made.run()
-    assert set(made.statuses().values()) == {"Done"}
+def test_cancel_and_retry_in_one_breath_leave_a_task_that_runs(reviewed: SprintDriver) -> None:
+    reviewed.person.comment(issue_of(reviewed), CANCEL)
+    reviewed.person.comment(issue_of(reviewed), RETRY)
+    reviewed.run()
+    assert set(reviewed.statuses().values()) == {"Done"}
 
 
-def test_a_pull_request_that_opens_after_the_cancel_is_closed_too() -> None:
-    made = made_world()
-    made.end(made.item("a"))
-    made.tick()
-    made.person.comment(issue(made), CANCEL)
-    made.settle()
-    pulls = [o for o in made.forge.objects.values() if isinstance(o, PullSnapshot)]
+def test_a_pull_request_that_opens_after_the_cancel_is_closed_too(chain: SprintDriver) -> None:
+    chain.end(chain.item("a"))
+    chain.tick()
+    chain.person.comment(issue_of(chain), CANCEL)
+    chain.settle()
+    pulls = [o for o in chain.forge.objects.values() if isinstance(o, PullSnapshot)]
     assert [p.state for p in pulls] == ["closed"]
-    assert made.status("a") is Status.CANCELLED
+    assert chain.status("a") is Status.CANCELLED
 
 
-def test_closings_with_the_task_do_not_count_as_a_persons_no() -> None:
-    made = in_review()
+def test_closings_with_the_task_do_not_count_as_a_persons_no(reviewed: SprintDriver) -> None:
     for _ in range(3):
-        say(made, CANCEL)
-        say(made, RETRY)
-        made.bring_to_review("a")
-    made.person.close_pull(pull(made))
-    made.settle()
-    assert made.role("a") == "fix"
+        say(reviewed, CANCEL)
+        say(reviewed, RETRY)
+        reviewed.bring_to_review("a")
+    reviewed.person.close_pull(pull_of(reviewed))
+    reviewed.settle()
+    assert reviewed.role("a") == "fix"
 
 
 # after the end
@@ -304,7 +280,7 @@ def test_a_task_taken_over_goes_on_also_when_its_sprint_had_ended(word: str) -> 
     made = made_world()
     say(made, TAKE_OVER)
     assert phase(made) == "ended"
-    made.person.comment(issue(made), word)
+    made.person.comment(issue_of(made), word)
     made.poll()
     made.tick()
     # Whoever runs it stops at the end of a sprint: what is planned now must be done first.
@@ -314,33 +290,31 @@ def test_a_task_taken_over_goes_on_also_when_its_sprint_had_ended(word: str) -> 
     assert set(made.statuses().values()) == {"Done"}
 
 
-def test_a_cancelled_task_comes_back_also_when_its_sprint_had_ended() -> None:
-    made = made_world()
-    say(made, CANCEL)
-    assert phase(made) == "ended"
-    made.person.comment(issue(made), RETRY)
-    made.poll()
-    made.tick()
-    assert [type(e) for e in made.journal if not isinstance(e, ReportProgress)] == [ReopenIssue]
-    assert phase(made) == "running"
-    made.run()
-    assert set(made.statuses().values()) == {"Done"}
+def test_a_cancelled_task_comes_back_also_when_its_sprint_had_ended(chain: SprintDriver) -> None:
+    say(chain, CANCEL)
+    assert phase(chain) == "ended"
+    chain.person.comment(issue_of(chain), RETRY)
+    chain.poll()
+    chain.tick()
+    assert [type(e) for e in chain.journal if not isinstance(e, ReportProgress)] == [ReopenIssue]
+    assert phase(chain) == "running"
+    chain.run()
+    assert set(chain.statuses().values()) == {"Done"}
 
 
-def test_an_answer_that_is_given_after_the_end_asks_no_model_again() -> None:
-    made = made_world()
-    sprint = made.state.sprint
+def test_an_answer_that_is_given_after_the_end_asks_no_model_again(chain: SprintDriver) -> None:
+    sprint = chain.state.sprint
     sprint.settings = msgspec.structs.replace(sprint.settings, retro_by="model")
     sprint.retro.asked = True
-    say(made, CANCEL)
-    ended_at = made.state.sprint.ended_at
-    made.person.comment(issue(made), APPROVE)
-    made.poll()
-    made.tick()
-    assert phase(made) == "running"
-    made.settle()
-    sprint = made.state.sprint
-    assert (sprint.phase, sprint.ended_at, made.queue) == ("ended", ended_at, {})
+    say(chain, CANCEL)
+    ended_at = chain.state.sprint.ended_at
+    chain.person.comment(issue_of(chain), APPROVE)
+    chain.poll()
+    chain.tick()
+    assert phase(chain) == "running"
+    chain.settle()
+    sprint = chain.state.sprint
+    assert (sprint.phase, sprint.ended_at, chain.queue) == ("ended", ended_at, {})
 
 
 # approve
@@ -349,43 +323,42 @@ def test_an_answer_that_is_given_after_the_end_asks_no_model_again() -> None:
 @pytest.mark.parametrize("where", ["issue", "pull"])
 def test_the_word_approve_is_as_good_as_an_approving_review(where: str) -> None:
     made = in_review()
-    say(made, APPROVE, issue(made) if where == "issue" else pull(made))
+    say(made, APPROVE, issue_of(made) if where == "issue" else pull_of(made))
     assert made.status("a") is Status.DONE
 
 
 def test_an_approval_by_word_is_of_the_head_at_that_moment_and_no_other() -> None:
     made = in_review()
-    made.person.comment(pull(made), APPROVE)
+    made.person.comment(pull_of(made), APPROVE)
     made.tick()
-    made.person.push(pull(made))
+    made.person.push(pull_of(made))
     made.settle()
     assert made.role("a") == "verify"
     made.finish("a")
     assert made.role("a") == "review"
 
 
-def test_an_approval_by_word_is_not_of_a_head_that_came_after_it() -> None:
+def test_an_approval_by_word_is_not_of_a_head_that_came_after_it(reviewed: SprintDriver) -> None:
     """Both are seen in one look, so the picture of now shows a head that nobody meant."""
-    made = in_review()
-    said = made.person.comment(pull(made), APPROVE)
-    made.person.push(pull(made))
-    made.settle()
-    assert made.role("a") == "verify"
-    assert made.task("a").review.approval is None
-    head = made.task("a").change.head
-    (told,) = answers(made)
+    said = reviewed.person.comment(pull_of(reviewed), APPROVE)
+    reviewed.person.push(pull_of(reviewed))
+    reviewed.settle()
+    assert reviewed.role("a") == "verify"
+    assert reviewed.task("a").review.approval is None
+    head = reviewed.task("a").change.head
+    (told,) = answers(reviewed)
     assert told.endswith(f"the branch moved since, to {head}; look at that and say it again.")
-    assert said.object in made.task("a").conversation.handled
-    say(made, APPROVE)
-    made.finish("a")
-    assert made.status("a") is Status.DONE
+    assert said.object in reviewed.task("a").conversation.handled
+    say(reviewed, APPROVE)
+    reviewed.finish("a")
+    assert reviewed.status("a") is Status.DONE
 
 
 def test_an_approval_by_word_that_is_read_late_is_not_of_the_head_that_came_meanwhile() -> None:
     made = in_review()
-    said = made.person.comment(pull(made), APPROVE)
+    said = made.person.comment(pull_of(made), APPROVE)
     made.forget_news()
-    made.person.push(pull(made))
+    made.person.push(pull_of(made))
     made.settle()
     assert made.role("a") == "verify"
     made.tick(said)
@@ -394,7 +367,7 @@ def test_an_approval_by_word_that_is_read_late_is_not_of_the_head_that_came_mean
 
 def test_an_approval_by_word_counts_after_a_later_picture_of_the_same_head() -> None:
     made = in_review()
-    number = pull(made)
+    number = pull_of(made)
     made.person.comment(number, APPROVE)
     seen = msgspec.structs.replace(
         made.forge.pull(number), title="better", version=made.forge.version + 9
@@ -409,8 +382,8 @@ def test_of_a_request_and_an_approval_in_one_second_the_request_counts(first_rea
     made = in_review()
     second = 1_800_000_000 << 24
     review, comment = (5, 9) if first_read == "review" else (9, 5)
-    no = made.person.review(pull(made), "changes_requested", "no globals")
-    yes = made.person.comment(pull(made), APPROVE)
+    no = made.person.review(pull_of(made), "changes_requested", "no globals")
+    yes = made.person.comment(pull_of(made), APPROVE)
     made.forget_news()
     made.tick(
         msgspec.structs.replace(no, version=second + review),
@@ -419,103 +392,94 @@ def test_of_a_request_and_an_approval_in_one_second_the_request_counts(first_rea
     assert made.work("a").reason == "no globals"
 
 
-def test_an_approval_a_second_after_a_request_counts() -> None:
-    made = in_review()
+def test_an_approval_a_second_after_a_request_counts(reviewed: SprintDriver) -> None:
     second = 1_800_000_000 << 24
-    no = made.person.review(pull(made), "changes_requested", "no globals")
-    yes = made.person.comment(pull(made), APPROVE)
-    made.forget_news()
-    made.tick(
+    no = reviewed.person.review(pull_of(reviewed), "changes_requested", "no globals")
+    yes = reviewed.person.comment(pull_of(reviewed), APPROVE)
+    reviewed.forget_news()
+    reviewed.tick(
         msgspec.structs.replace(no, version=second + 9),
         msgspec.structs.replace(yes, version=second + (1 << 24)),
     )
-    made.settle()
-    assert made.status("a") is Status.DONE
+    reviewed.settle()
+    assert reviewed.status("a") is Status.DONE
 
 
-def test_a_later_review_takes_the_word_back() -> None:
-    made = in_review()
-    made.person.comment(pull(made), APPROVE)
-    made.tick()
-    made.person.review(pull(made), "changes_requested", "after all no")
-    made.settle()
-    assert made.work("a").reason == "after all no"
+def test_a_later_review_takes_the_word_back(reviewed: SprintDriver) -> None:
+    reviewed.person.comment(pull_of(reviewed), APPROVE)
+    reviewed.tick()
+    reviewed.person.review(pull_of(reviewed), "changes_requested", "after all no")
+    reviewed.settle()
+    assert reviewed.work("a").reason == "after all no"
 
 
-def test_an_approval_by_word_releases_an_escalated_change() -> None:
-    made = in_review()
+def test_an_approval_by_word_releases_an_escalated_change(reviewed: SprintDriver) -> None:
     for _ in range(2):
-        made.finish("a", answer="hm")
-    assert made.status("a") is Status.ESCALATED
-    say(made, APPROVE)
-    assert made.status("a") is Status.DONE
+        reviewed.finish("a", answer="hm")
+    assert reviewed.status("a") is Status.ESCALATED
+    say(reviewed, APPROVE)
+    assert reviewed.status("a") is Status.DONE
 
 
-def test_a_person_may_agree_that_there_is_nothing_to_do() -> None:
-    made = made_world()
-    made.finish("a", changes=False)
-    say(made, APPROVE)
-    assert made.task("a").reason == "nothing to do, as ada agrees"
+def test_a_person_may_agree_that_there_is_nothing_to_do(chain: SprintDriver) -> None:
+    chain.finish("a", changes=False)
+    say(chain, APPROVE)
+    assert chain.task("a").reason == "nothing to do, as ada agrees"
 
 
 # What makes no sense
 
 
-def test_a_command_that_makes_no_sense_is_answered_once() -> None:
-    made = made_world()
-    say(made, APPROVE)
-    assert answers(made) == [
+def test_a_command_that_makes_no_sense_is_answered_once(chain: SprintDriver) -> None:
+    say(chain, APPROVE)
+    assert answers(chain) == [
         "`caloron:approve` changes nothing: task `a` has no open pull request to approve."
     ]
-    made.settle()
-    assert len(answers(made)) == 1
-    say(made, APPROVE)
-    assert len(answers(made)) == 2
+    chain.settle()
+    assert len(answers(chain)) == 1
+    say(chain, APPROVE)
+    assert len(answers(chain)) == 2
 
 
 @pytest.mark.parametrize("command", ["resolved", TAKE_OVER, RETRY, CANCEL, APPROVE])
-def test_a_task_that_is_done_says_so(command: str) -> None:
-    made = in_review()
-    made.person.merge_pull(pull(made))
-    made.settle()
-    say(made, command)
-    assert answers(made) == [f"`{command}` changes nothing: task `a` is done."]
-    assert made.status("a") is Status.DONE
+def test_a_task_that_is_done_says_so(reviewed: SprintDriver, command: str) -> None:
+    reviewed.person.merge_pull(pull_of(reviewed))
+    reviewed.settle()
+    say(reviewed, command)
+    assert answers(reviewed) == [f"`{command}` changes nothing: task `a` is done."]
+    assert reviewed.status("a") is Status.DONE
 
 
 @pytest.mark.parametrize("command", [TAKE_OVER, CANCEL, APPROVE, "resolved"])
-def test_a_task_that_is_cancelled_says_how_it_comes_back(command: str) -> None:
-    made = made_world()
-    made.person.close_issue(issue(made))
-    made.settle()
-    say(made, command)
-    assert "brings it back" in answers(made)[0]
-    assert made.status("a") is Status.CANCELLED
+def test_a_task_that_is_cancelled_says_how_it_comes_back(chain: SprintDriver, command: str) -> None:
+    chain.person.close_issue(issue_of(chain))
+    chain.settle()
+    say(chain, command)
+    assert "brings it back" in answers(chain)[0]
+    assert chain.status("a") is Status.CANCELLED
 
 
-def test_a_command_is_obeyed_once_however_often_it_is_seen() -> None:
-    made = made_world()
-    seen = say(made, RETRY)
-    item = made.item("a")
-    made.tick(msgspec.structs.replace(seen, version=seen.version + 100))
-    assert made.item("a") == item
+def test_a_command_is_obeyed_once_however_often_it_is_seen(chain: SprintDriver) -> None:
+    seen = say(chain, RETRY)
+    item = chain.item("a")
+    chain.tick(msgspec.structs.replace(seen, version=seen.version + 100))
+    assert chain.item("a") == item
 
 
-def test_what_was_said_before_an_incident_does_not_release_it() -> None:
-    made = made_world()
-    say(made, "resolved")
+def test_what_was_said_before_an_incident_does_not_release_it(chain: SprintDriver) -> None:
+    say(chain, "resolved")
     for _ in range(2):
-        made.finish("a", exit_code=1, changes=False)
-    made.settle()
-    assert made.status("a") is Status.ESCALATED
+        chain.finish("a", exit_code=1, changes=False)
+    chain.settle()
+    assert chain.status("a") is Status.ESCALATED
     assert PERSON in {
-        o.author for o in made.forge.objects.values() if isinstance(o, CommentSnapshot)
+        o.author for o in chain.forge.objects.values() if isinstance(o, CommentSnapshot)
     }
 
 
 def test_what_was_said_on_a_persons_pull_request_before_it_was_the_tasks_is_no_command() -> None:
     made = made_world()
-    hers = made.person.open_pull(issue(made))
+    hers = made.person.open_pull(issue_of(made))
     made.person.comment(hers.number, CANCEL)
     made.settle()
     assert made.role("a") == "verify"
@@ -532,7 +496,8 @@ def test_a_whole_first_line_may_be_a_command(body: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", ["", "it is resolved", "resolved?", "> resolved", f"resolved\n{marker('comment/a')}"]
+    "body",
+    ["", "it is resolved", "resolved?", "> resolved", "\nresolved", f"resolved\n{marker('x')}"],
 )
 def test_other_text_and_a_comment_of_ours_is_none(body: str) -> None:
     assert not command_in(body)
@@ -557,7 +522,7 @@ def test_what_looks_like_a_command_and_is_none_is_answered_once_with_those_there
     body: str,
 ) -> None:
     made = SprintDriver.start(planned("a"))
-    n = made.task("a").links.issue or 0
+    n = issue_of(made)
     made.person.comment(n, body)
     made.settle()
     made.person.comment(n, "just talk: caloron:stop")
@@ -567,9 +532,8 @@ def test_what_looks_like_a_command_and_is_none_is_answered_once_with_those_there
     assert made.role("a") == "implement"
 
 
-def test_strangers_and_we_ourselves_are_not_answered() -> None:
-    made = SprintDriver.start(planned("a"))
-    n = made.task("a").links.issue or 0
+def test_strangers_and_we_ourselves_are_not_answered(made: SprintDriver) -> None:
+    n = issue_of(made)
     made.user("caloron").comment(n, f"caloron:stop\n{marker('comment/x')}")
     hers = made.user("eve").comment(n, "caloron:stop")
     made.forge.objects[hers.object] = msgspec.structs.replace(hers, trusted=False)
@@ -578,9 +542,8 @@ def test_strangers_and_we_ourselves_are_not_answered() -> None:
     assert told(made, n) == []
 
 
-def test_a_mistaken_word_that_is_put_right_by_an_edit_is_obeyed() -> None:
-    made = SprintDriver.start(planned("a"))
-    n = made.task("a").links.issue or 0
+def test_a_mistaken_word_that_is_put_right_by_an_edit_is_obeyed(made: SprintDriver) -> None:
+    n = issue_of(made)
     said = made.person.comment(n, "caloron:cancle")
     made.settle()
     made.tick(msgspec.structs.replace(said, version=10**6, body="caloron:cancel"))

@@ -8,6 +8,7 @@ from caloron.domain.model.effects import CloseIssue, ClosePull, PostComment, Rep
 from caloron.domain.model.facts import SprintDiscarded
 from caloron.domain.rules.discard import KEY, can_be_discarded
 from caloron.testing import SprintDriver, new_state, planned
+from tests.support.sprints import issue_of, pull_of
 
 UNWANTED = SprintDiscarded(by="ada")
 
@@ -26,7 +27,7 @@ def test_a_running_sprint_ends_with_everything_cancelled_and_closed() -> None:
     assert set(made.statuses().values()) == {"Cancelled"}
     assert made.state.sprint.phase == "ended"
     assert made.queue == {}
-    assert made.forge.pull(made.task("a").links.pull or 0).state == "closed"
+    assert made.forge.pull(pull_of(made)).state == "closed"
     issues = {o for o in made.state.objects.values() if o.object.startswith("issue:")}
     assert {getattr(issue, "state", "") for issue in issues} == {"closed"}
     assert not can_be_discarded(made.state)
@@ -48,15 +49,14 @@ def test_each_object_gets_one_word_and_is_closed_once_however_often_it_is_told()
 def test_what_was_merged_meanwhile_counts_as_done() -> None:
     made = SprintDriver.start(planned("a"), planned("b"))
     made.bring_to_review("a")
-    made.person.merge_pull(made.task("a").links.pull or 0)
+    made.person.merge_pull(pull_of(made))
     made.poll()
     _discard(made)
     assert made.statuses() == {"a": "Done", "b": "Cancelled"}
     assert made.state.sprint.phase == "ended"
 
 
-def test_a_sprint_that_is_done_cannot_be_discarded() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_a_sprint_that_is_done_cannot_be_discarded(made: SprintDriver) -> None:
     made.run()
     before = made.state
     made.tick(UNWANTED)
@@ -87,8 +87,7 @@ def test_a_plan_that_waits_on_the_forge_is_closed_there_with_a_word() -> None:
     assert made.state.sprint.phase == "ended"
 
 
-def test_an_issue_that_a_person_opened_gets_a_word_and_stays_open() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_an_issue_that_a_person_opened_gets_a_word_and_stays_open(made: SprintDriver) -> None:
     number = made.person.open_issue("Theirs", "x", "caloron:task")
     made.settle()
     _discard(made)
@@ -99,9 +98,8 @@ def test_an_issue_that_a_person_opened_gets_a_word_and_stays_open() -> None:
     assert made.state.sprint.phase == "ended"
 
 
-def test_nothing_that_is_said_afterwards_brings_a_discarded_task_back() -> None:
-    made = SprintDriver.start(planned("a"))
-    number = made.task("a").links.issue or 0
+def test_nothing_that_is_said_afterwards_brings_a_discarded_task_back(made: SprintDriver) -> None:
+    number = issue_of(made)
     _discard(made)
     made.person.comment(number, "caloron:retry")
     made.person.reopen_issue(number)

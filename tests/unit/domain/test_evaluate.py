@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import msgspec
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +24,7 @@ from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why, why_sprint
 from caloron.domain.rules.evaluate import evaluate
 from caloron.testing import SprintDriver, new_state, planned
-from tests.support.sprints import CALORON, DIAMOND, PERSON
+from tests.support.sprints import CALORON, DIAMOND, PERSON, escalation_of
 
 _replace = msgspec.structs.replace
 
@@ -154,17 +153,15 @@ def test_the_state_that_was_given_is_not_changed() -> None:
     assert msgspec.json.encode(made.state) == before
 
 
-def test_an_older_version_that_arrives_later_is_ignored() -> None:
-    made = SprintDriver.start(planned("a"))
-    made.bring_to_review("a")
-    task = made.task("a")
-    old = made.forge.pull(task.links.pull)
-    made.person.merge_pull(old.number)
-    made.settle()
-    assert made.status("a") is Status.DONE
-    made.tick(old)
-    assert made.state.objects[old.object] != old
-    assert made.status("a") is Status.DONE
+def test_an_older_version_that_arrives_later_is_ignored(reviewed: SprintDriver) -> None:
+    task = reviewed.task("a")
+    old = reviewed.forge.pull(task.links.pull)
+    reviewed.person.merge_pull(old.number)
+    reviewed.settle()
+    assert reviewed.status("a") is Status.DONE
+    reviewed.tick(old)
+    assert reviewed.state.objects[old.object] != old
+    assert reviewed.status("a") is Status.DONE
 
 
 # Binding
@@ -241,17 +238,16 @@ def test_a_dependent_starts_when_its_dependency_is_merged_and_not_before() -> No
     assert made.status("b") is Status.IN_PROGRESS
 
 
-def test_an_agent_that_fails_is_tried_once_more_then_a_person_is_asked() -> None:
-    made = SprintDriver.start(planned("a"), planned("b", "a"))
-    made.finish("a", exit_code=3, changes=False, answer="boom")
-    assert made.role("a") == "implement"
-    made.finish("a", exit_code=3, changes=False, answer="boom")
-    task = made.task("a")
+def test_an_agent_that_fails_is_tried_once_more_then_a_person_is_asked(chain: SprintDriver) -> None:
+    chain.finish("a", exit_code=3, changes=False, answer="boom")
+    assert chain.role("a") == "implement"
+    chain.finish("a", exit_code=3, changes=False, answer="boom")
+    task = chain.task("a")
     assert task.status is Status.ESCALATED
     assert "exit code 3" in task.reason
     assert "boom" in task.reason
-    assert made.task("b").reason == "held by a"
-    assert made.state.sprint.phase == "ended"
+    assert chain.task("b").reason == "held by a"
+    assert chain.state.sprint.phase == "ended"
 
 
 def test_a_release_brings_the_task_and_its_dependents_back() -> None:
@@ -259,8 +255,7 @@ def test_a_release_brings_the_task_and_its_dependents_back() -> None:
     for _ in range(2):
         made.finish("a", exit_code=1, changes=False)
     assert made.statuses() == {"a": "Escalated", "b": "Blocked", "c": "Blocked"}
-    escalation = made.task("a").escalation.issue
-    assert escalation is not None
+    escalation = escalation_of(made)
     made.person.comment(escalation, "resolved")
     made.settle()
     assert made.statuses() == {"a": "InProgress", "b": "Pending", "c": "Pending"}
@@ -269,36 +264,12 @@ def test_a_release_brings_the_task_and_its_dependents_back() -> None:
     assert set(made.statuses().values()) == {"Done"}
 
 
-@pytest.mark.parametrize(
-    ("body", "who"),
-    [
-        ("it is resolved", PERSON),
-        ("not resolved", PERSON),
-        ("resolved?", PERSON),
-        ("\nresolved", PERSON),
-        (f"resolved\n{marker('comment/x')}", CALORON),
-        (f"resolved\n{marker('comment/x')}", PERSON),
-    ],
-)
-def test_only_a_whole_first_line_of_a_person_is_a_command(body: str, who: str) -> None:
-    made = SprintDriver.start(planned("a"))
-    for _ in range(2):
-        made.finish("a", exit_code=1, changes=False)
-    escalation = made.task("a").escalation.issue
-    assert escalation is not None
-    made.user(who).comment(escalation, body)
-    made.settle()
-    assert made.status("a") is Status.ESCALATED
-
-
-def test_an_exit_code_after_good_work_does_not_throw_the_work_away() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_an_exit_code_after_good_work_does_not_throw_the_work_away(made: SprintDriver) -> None:
     made.finish("a", exit_code=1)
     assert made.status("a") is Status.IN_REVIEW
 
 
-def test_an_empty_change_is_done_only_when_a_reviewer_agrees() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_an_empty_change_is_done_only_when_a_reviewer_agrees(made: SprintDriver) -> None:
     made.finish("a", changes=False)
     assert (made.status("a"), made.role("a")) == (Status.IN_REVIEW, "review")
     made.finish("a", answer="CHANGES_NEEDED: there is something to do")
@@ -325,15 +296,13 @@ def test_an_unclear_verdict_is_asked_for_once_more_in_the_same_round() -> None:
     assert "no clear verdict" in made.task("a").reason
 
 
-def test_an_approval_after_rework_counts() -> None:
-    made = SprintDriver.start(planned("a"))
-    made.bring_to_review("a")
-    made.finish("a", answer="CHANGES_NEEDED: x")
-    assert made.work("a").reason == "x"
-    made.bring_to_review("a")
-    assert made.work("a").round == 2
-    made.finish("a")
-    assert made.status("a") is Status.DONE
+def test_an_approval_after_rework_counts(reviewed: SprintDriver) -> None:
+    reviewed.finish("a", answer="CHANGES_NEEDED: x")
+    assert reviewed.work("a").reason == "x"
+    reviewed.bring_to_review("a")
+    assert reviewed.work("a").round == 2
+    reviewed.finish("a")
+    assert reviewed.status("a") is Status.DONE
 
 
 def test_fix_rounds_are_capped_by_head_and_end_with_a_person() -> None:
@@ -420,8 +389,7 @@ def test_a_merge_that_comes_too_late_is_verified_and_tried_again_up_to_a_limit()
     assert (made.status("a"), made.task("a").merge.merging) == (Status.ESCALATED, "")
 
 
-def test_the_end_of_an_attempt_that_is_told_twice_is_taken_in_once() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_the_end_of_an_attempt_that_is_told_twice_is_taken_in_once(made: SprintDriver) -> None:
     fact = made.finish("a", exit_code=1, changes=False)
     assert made.task("a").attempts.failures == 1
     made.tick(fact)

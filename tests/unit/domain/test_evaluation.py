@@ -23,7 +23,7 @@ from caloron.domain.rules import workflow
 from caloron.domain.rules.evaluation import Evaluation, RuleFailed
 from caloron.domain.rules.people.state_file_edit import FileEdit, apply_file_edit
 from caloron.testing import SprintDriver, new_state, planned
-from tests.support.sprints import SPRINT
+from tests.support.sprints import SPRINT, issue_of
 from tests.unit.domain.test_post_merge_check import land
 
 
@@ -121,7 +121,7 @@ def test_a_released_task_goes_on_where_the_rule_failed(monkeypatch: pytest.Monke
     assert {made.status(name) for name in OTHERS} == {Status.DONE}
     assert made.status("bad") is Status.ESCALATED
     assert made.state.sprint.phase == "ended"
-    made.person.comment(made.task("bad").links.issue or 0, "resolved")
+    made.person.comment(issue_of(made, "bad"), "resolved")
     made.run()
     assert made.status("bad") is Status.DONE
 
@@ -183,7 +183,7 @@ def test_a_task_in_review_without_a_commit_waits_for_a_person_and_holds_no_slot(
     made.tick(msgspec.structs.replace(ended, head="", base=""))
     made.run()
     assert (made.status("bad"), made.status("a")) == (Status.ESCALATED, Status.DONE)
-    made.person.comment(made.task("bad").links.issue or 0, "resolved")
+    made.person.comment(issue_of(made, "bad"), "resolved")
     made.run()
     assert made.status("bad") is Status.DONE
 

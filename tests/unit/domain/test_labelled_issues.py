@@ -13,6 +13,7 @@ from caloron.domain.reporting.forge_texts import issue_body
 from caloron.domain.rules.evaluation import Evaluation
 from caloron.domain.rules.people.labelled_issues import read_text
 from caloron.testing import SprintDriver, planned
+from tests.support.sprints import issue_of, pull_of
 
 LABEL = "caloron:task"
 
@@ -29,8 +30,7 @@ def comments(made: SprintDriver, number: int) -> list[str]:
     ]
 
 
-def test_a_labelled_issue_becomes_a_task_and_is_done_like_any_other() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_a_labelled_issue_becomes_a_task_and_is_done_like_any_other(made: SprintDriver) -> None:
     created = len(made.effects(CreateIssue))
     n = made.person.open_issue(
         "Dark mode", "Make it dark.\n\n- [ ] a switch\n- [x] no flicker", LABEL
@@ -47,8 +47,7 @@ def test_a_labelled_issue_becomes_a_task_and_is_done_like_any_other() -> None:
     assert made.forge.issue(n).state == "closed"
 
 
-def test_an_issue_without_the_label_or_with_our_marker_joins_nothing() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_an_issue_without_the_label_or_with_our_marker_joins_nothing(made: SprintDriver) -> None:
     made.person.open_issue("Just talk", "Hello")
     n = made.person.open_issue("Old task", f"x {marker('issue/shop-0/a')}", LABEL)
     made.facts[:] = [msgspec.structs.replace(made.forge.issue(n), author="caloron", version=10**6)]
@@ -71,8 +70,7 @@ def test_it_may_depend_on_tasks_and_issues_and_what_is_not_known_is_told() -> No
     assert set(made.statuses().values()) == {"Done"}
 
 
-def test_two_that_wait_for_each_other_do_not_make_a_circle() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_two_that_wait_for_each_other_do_not_make_a_circle(made: SprintDriver) -> None:
     first = made.forge.number + 1
     made.person.open_issue("One", f"Depends on: #{first + 1}", LABEL)
     made.person.open_issue("Two", f"Depends on: #{first}", LABEL)
@@ -83,8 +81,7 @@ def test_two_that_wait_for_each_other_do_not_make_a_circle() -> None:
     assert set(made.statuses().values()) == {"Done"}
 
 
-def test_what_was_said_before_it_joined_is_no_command() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_what_was_said_before_it_joined_is_no_command(made: SprintDriver) -> None:
     n = made.person.open_issue("Talk", "x")
     made.person.comment(n, "caloron:cancel")
     made.settle()
@@ -108,8 +105,7 @@ def test_taking_the_label_off_before_work_began_takes_it_out_and_back_brings_it_
     assert made.status(f"issue-{n}") is Status.PENDING
 
 
-def test_taking_the_label_off_after_that_changes_nothing() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_taking_the_label_off_after_that_changes_nothing(made: SprintDriver) -> None:
     n = made.person.open_issue("Now", "x", LABEL)
     made.settle()
     made.person.set_labels(n)
@@ -117,8 +113,7 @@ def test_taking_the_label_off_after_that_changes_nothing() -> None:
     assert made.role(f"issue-{n}") == "implement"
 
 
-def test_it_goes_on_with_a_sprint_whose_last_task_has_just_ended() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_it_goes_on_with_a_sprint_whose_last_task_has_just_ended(made: SprintDriver) -> None:
     made.run()
     assert phase(made) == "ended"
     n = made.person.open_issue("One more", "x", LABEL)
@@ -154,16 +149,15 @@ def test_a_body_of_ours_reads_back_as_the_text_that_it_was_made_from(plan: Plann
     assert "of sprint" not in first.prompt
 
 
-def test_nothing_is_taken_for_an_edit_that_is_none() -> None:
-    made = SprintDriver.start(planned("a"))
-    made.person.set_labels(made.task("a").links.issue or 0, LABEL, "help wanted")
+def test_nothing_is_taken_for_an_edit_that_is_none(made: SprintDriver) -> None:
+    made.person.set_labels(issue_of(made), LABEL, "help wanted")
     made.settle()
     assert made.task("a").conversation.edits == 0
 
 
 def test_the_section_of_an_agent_in_an_issue_is_no_part_of_what_is_asked_for() -> None:
     made = SprintDriver.start(planned("a"))
-    number = made.task("a").links.issue or 0
+    number = issue_of(made)
     text = "cycle 2\n- [ ] not asked for\n\nDepends on: #99"
     body = with_section(made.forge.issue(number).body, "cycle/allegro", text, add=True)
     made.person.edit_issue(number, body)
@@ -183,7 +177,7 @@ def test_the_section_of_an_agent_in_an_issue_is_no_part_of_what_is_asked_for() -
 @pytest.mark.parametrize("with_marker", [True, False])
 def test_a_persons_text_is_what_is_asked_for_from_then_on(with_marker: bool) -> None:
     made = SprintDriver.start(planned("a"))
-    number = made.task("a").links.issue or 0
+    number = issue_of(made)
     item = made.item("a")
     body = made.forge.issue(number).body.replace("Do a", "Do it well\n\n- [ ] really")
     made.person.edit_issue(number, body if with_marker else body.split("<!--")[0])
@@ -196,28 +190,26 @@ def test_a_persons_text_is_what_is_asked_for_from_then_on(with_marker: bool) -> 
     assert made.status("a") is Status.DONE
 
 
-def test_an_approval_of_the_old_text_is_not_enough() -> None:
-    made = SprintDriver.start(planned("a"))
-    made.bring_to_review("a")
-    number = made.task("a").links.issue or 0
-    made.end(made.item("a"))
-    made.tick()
-    made.perform(0)
-    made.tick()
-    assert made.task("a").merge.merging
-    made.person.edit_issue(number, "Do something else")
-    made.settle()
-    assert not made.effects(Merge)
-    assert made.role("a") == "review"
-    made.run()
-    assert made.status("a") is Status.DONE
+def test_an_approval_of_the_old_text_is_not_enough(reviewed: SprintDriver) -> None:
+    number = issue_of(reviewed)
+    reviewed.end(reviewed.item("a"))
+    reviewed.tick()
+    reviewed.perform(0)
+    reviewed.tick()
+    assert reviewed.task("a").merge.merging
+    reviewed.person.edit_issue(number, "Do something else")
+    reviewed.settle()
+    assert not reviewed.effects(Merge)
+    assert reviewed.role("a") == "review"
+    reviewed.run()
+    assert reviewed.status("a") is Status.DONE
 
 
 def test_a_reviewer_that_read_the_old_text_is_asked_again_if_it_approves() -> None:
     made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
     first = made.item("a")
-    made.person.edit_issue(made.task("a").links.issue or 0, "Do something else")
+    made.person.edit_issue(issue_of(made), "Do something else")
     made.settle()
     assert made.item("a") == first
     made.finish("a")
@@ -239,8 +231,7 @@ def asked(made: SprintDriver, n: int) -> list[str]:
     return [body for body in comments(made, n) if f"/stranger/{n}/" in body]
 
 
-def test_a_strangers_labelled_issue_waits_for_a_word_and_says_so_once() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_a_strangers_labelled_issue_waits_for_a_word_and_says_so_once(made: SprintDriver) -> None:
     n = strangers_issue(made)
     made.person.set_labels(n, LABEL, "urgent")
     made.settle()
@@ -292,13 +283,11 @@ def test_what_a_stranger_writes_into_their_own_issue_later_is_not_taken_in() -> 
     assert made.task(f"issue-{n}").plan.agent_prompt == "first text"
 
 
-def test_a_persons_approval_stands_although_the_text_was_changed() -> None:
-    made = SprintDriver.start(planned("a"))
-    made.bring_to_review("a")
-    made.person.review(made.task("a").links.pull or 0, "approved")
-    made.person.edit_issue(made.task("a").links.issue or 0, "Do something else")
-    made.settle()
-    assert made.status("a") is Status.DONE
+def test_a_persons_approval_stands_although_the_text_was_changed(reviewed: SprintDriver) -> None:
+    reviewed.person.review(pull_of(reviewed), "approved")
+    reviewed.person.edit_issue(issue_of(reviewed), "Do something else")
+    reviewed.settle()
+    assert reviewed.status("a") is Status.DONE
 
 
 # What a stranger does with her own issue
@@ -323,8 +312,7 @@ def test_closing_opening_and_changing_her_labelled_issue_lets_no_stranger_in() -
     assert set(made.state.tasks) == {"a"}
 
 
-def test_a_word_on_an_issue_that_was_closed_after_it_is_taken_back() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_a_word_on_an_issue_that_was_closed_after_it_is_taken_back(made: SprintDriver) -> None:
     n = strangers_issue(made)
     made.user("anna").comment(n, "caloron:approve")
     made.user("anna").close_issue(n)
@@ -345,8 +333,7 @@ def test_a_text_that_was_another_one_while_nobody_looked_is_not_what_was_approve
     assert "read it and say it again" in asked(made, n)[-1]
 
 
-def test_a_stranger_changes_what_is_asked_for_only_with_a_new_word() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_a_stranger_changes_what_is_asked_for_only_with_a_new_word(made: SprintDriver) -> None:
     n = approved_by_anna(made)
     name = f"issue-{n}"
     made.bring_to_review(name)
@@ -370,8 +357,7 @@ def test_a_stranger_changes_what_is_asked_for_only_with_a_new_word() -> None:
     assert made.task(name).plan.agent_prompt == "third text"
 
 
-def test_a_strangers_text_that_is_put_back_waits_for_nothing() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_a_strangers_text_that_is_put_back_waits_for_nothing(made: SprintDriver) -> None:
     n = approved_by_anna(made)
     name = f"issue-{n}"
     made.bring_to_review(name)
@@ -389,7 +375,7 @@ def test_a_word_on_a_commit_stays_one_while_the_text_is_the_approved_one() -> No
     made = SprintDriver.start(planned("a"))
     name = f"issue-{approved_by_anna(made)}"
     made.bring_to_review(name)
-    made.user("anna").comment(made.task(name).links.issue or 0, "caloron:approve")
+    made.user("anna").comment(issue_of(made, name), "caloron:approve")
     made.settle()
     assert made.status(name) is Status.DONE
 

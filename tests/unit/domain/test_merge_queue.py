@@ -13,6 +13,7 @@ from caloron.domain.model.facts import EffectDone
 from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why
 from caloron.testing import SprintDriver, planned
+from tests.support.sprints import escalation_of, issue_of, pull_of
 
 NAMES = "abcdefgh"
 
@@ -285,7 +286,7 @@ def test_a_member_that_a_person_merged_into_another_main_does_not_count_as_verif
 def test_a_member_that_is_withdrawn_while_it_is_verified_leaves_and_the_rest_starts_anew() -> None:
     for name in "abc":
         made = ready(3)
-        made.person.review(made.task(name).links.pull or 0, "changes_requested", "not like this")
+        made.person.review(pull_of(made, name), "changes_requested", "not like this")
         made.settle()
         others = [n for n in "abc" if n != name]
         assert made.work(others[0]).batch == tuple(head(made, n) for n in others)
@@ -300,7 +301,7 @@ def test_a_member_that_is_withdrawn_after_the_verification_makes_the_rest_be_ver
 ):
     made = verified(3)
     made.perform(0)
-    made.person.close_issue(made.task("b").links.issue or 0)
+    made.person.close_issue(issue_of(made, "b"))
     made.settle()
     assert statuses(made)[0] == "D"
     assert made.status("b") is Status.CANCELLED
@@ -316,7 +317,7 @@ def test_all_members_are_withdrawn_while_the_merge_of_the_first_is_decided() -> 
     (merge,) = made.journal
     assert isinstance(merge, Merge)
     for name in "ab":
-        made.person.close_issue(made.task(name).links.issue or 0)
+        made.person.close_issue(issue_of(made, name))
     made.perform(0)
     made.settle()
     assert made.state.sprint.merge_train is None
@@ -325,7 +326,7 @@ def test_all_members_are_withdrawn_while_the_merge_of_the_first_is_decided() -> 
 
 def test_a_push_by_a_person_takes_the_change_out_of_the_train() -> None:
     made = ready(2)
-    made.person.push(made.task("b").links.pull or 0)
+    made.person.push(pull_of(made, "b"))
     made.settle()
     assert made.state.sprint.merge_train is None
     assert made.work("a").batch == ()
@@ -388,34 +389,30 @@ def test_a_change_whose_ci_is_pending_lets_others_go_first_and_is_asked_again() 
     assert made.status("a") is Status.DONE
 
 
-def test_the_pauses_grow_to_fifteen_seconds() -> None:
-    made = SprintDriver.start(planned("a"))
-    made.bring_to_review("a")
-    made.forge.ci[head(made, "a")] = "pending"
-    made.finish("a")
+def test_the_pauses_grow_to_fifteen_seconds(reviewed: SprintDriver) -> None:
+    reviewed.forge.ci[head(reviewed, "a")] = "pending"
+    reviewed.finish("a")
     pauses = []
     for _ in range(8):
-        waits = made.task("a").merge.waiting
+        waits = reviewed.task("a").merge.waiting
         assert waits is not None
-        pauses.append(waits.until - made.now)
-        made.now = waits.until
-        made.settle()
+        pauses.append(waits.until - reviewed.now)
+        reviewed.now = waits.until
+        reviewed.settle()
     assert pauses == sorted(pauses)
     assert max(pauses) <= 15
 
 
-def test_a_ci_that_never_ends_needs_a_person_after_two_hours() -> None:
-    made = SprintDriver.start(planned("a"))
-    made.bring_to_review("a")
-    made.forge.ci[head(made, "a")] = "pending"
-    made.finish("a")
-    made.now += 2 * 3600 + 20
-    made.settle()
-    assert made.status("a") is Status.ESCALATED
-    made.forge.ci.clear()
-    made.person.comment(made.task("a").escalation.issue or 0, "resolved")
-    made.settle()
-    assert made.status("a") is Status.DONE
+def test_a_ci_that_never_ends_needs_a_person_after_two_hours(reviewed: SprintDriver) -> None:
+    reviewed.forge.ci[head(reviewed, "a")] = "pending"
+    reviewed.finish("a")
+    reviewed.now += 2 * 3600 + 20
+    reviewed.settle()
+    assert reviewed.status("a") is Status.ESCALATED
+    reviewed.forge.ci.clear()
+    reviewed.person.comment(escalation_of(reviewed), "resolved")
+    reviewed.settle()
+    assert reviewed.status("a") is Status.DONE
 
 
 def test_a_red_ci_sends_the_change_back_as_a_fix_round_that_an_approval_does_not_undo() -> None:
@@ -425,7 +422,7 @@ def test_a_red_ci_sends_the_change_back_as_a_fix_round_that_an_approval_does_not
     old = head(made, "a")
     made.finish("a")
     assert made.role("a") == "fix"
-    made.person.review(made.task("a").links.pull or 0, "approved")
+    made.person.review(pull_of(made), "approved")
     made.settle()
     assert made.role("a") == "fix"
     assert made.task("a").review.rejected == (old,)
@@ -456,7 +453,7 @@ def test_a_member_that_waits_for_its_ci_is_verified_alone_when_the_others_are_wi
     made = ready(2)
     made.forge.ci[head(made, "a")] = "pending"
     verify_once(made)
-    made.person.close_issue(made.task("b").links.issue or 0)
+    made.person.close_issue(issue_of(made, "b"))
     made.forge.ci.clear()
     made.now += 20
     made.settle()
@@ -490,7 +487,7 @@ def test_all_innocent_changes_are_merged_and_no_culprit_with_few_verifications(
             name = withdrawals.pop()
             if made.status(name) is Status.IN_REVIEW:
                 withdrawn.add(name)
-                made.person.close_issue(made.task(name).links.issue or 0)
+                made.person.close_issue(issue_of(made, name))
         if moves and move:
             moves, moved = moves - 1, moved + 1
             made.person.push_main()

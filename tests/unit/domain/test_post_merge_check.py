@@ -9,7 +9,7 @@ from caloron.domain.model.facts import EffectDone
 from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why
 from caloron.testing import SprintDriver, planned
-from tests.support.sprints import PERSON
+from tests.support.sprints import PERSON, escalation_of
 from tests.unit.domain.test_evaluate import merge_is_due
 
 
@@ -156,7 +156,7 @@ def test_a_main_that_is_red_also_without_the_change_needs_a_person_and_holds_the
     assert (made.status("b"), made.task("b").merge.merging) == (Status.IN_REVIEW, "")
     assert made.state.sprint.phase == "ended", "nothing can move without a person"
     made.red.clear()
-    made.person.comment(made.task("a").escalation.issue or 0, "resolved")
+    made.person.comment(escalation_of(made), "resolved")
     made.run()
     assert made.statuses() == {"a": "Done", "b": "Done"}
 
@@ -187,8 +187,7 @@ def test_a_main_that_moved_again_is_verified_again_before_anything_is_taken_out(
     assert not made.effects(MakeRevert)
 
 
-def test_a_persons_own_merge_is_never_taken_out() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_a_persons_own_merge_is_never_taken_out(made: SprintDriver) -> None:
     made.forge.ignores_base = True
     made.bring_to_review("a")
     made.end(made.item("a"))

@@ -11,7 +11,7 @@ from caloron.domain.model.snapshots import CommentSnapshot, has_section, marker_
 from caloron.domain.model.sprint import Unavailable
 from caloron.domain.reporting.progress_page import page, progress_key, section_name
 from caloron.testing import SprintDriver, planned
-from tests.support.sprints import SPRINT
+from tests.support.sprints import SPRINT, escalation_of, issue_of, pull_of
 
 
 def comments(made: SprintDriver, task: str) -> list[CommentSnapshot]:
@@ -26,14 +26,13 @@ def updates(made: SprintDriver, task: str) -> list[ReportProgress]:
     return [e for e in made.done if isinstance(e, ReportProgress) and e.task == task]
 
 
-def test_each_task_has_one_comment_however_often_it_moves() -> None:
-    made = SprintDriver.start(planned("a"), planned("b", "a"))
-    made.run()
+def test_each_task_has_one_comment_however_often_it_moves(chain: SprintDriver) -> None:
+    chain.run()
     for task in ("a", "b"):
-        assert len(comments(made, task)) == 1
-        assert len(updates(made, task)) > 2
-        (comment,) = comments(made, task)
-        assert comment.issue == made.task(task).links.issue
+        assert len(comments(chain, task)) == 1
+        assert len(updates(chain, task)) > 2
+        (comment,) = comments(chain, task)
+        assert comment.issue == chain.task(task).links.issue
         assert "is **Done**" in comment.body
 
 
@@ -97,52 +96,46 @@ def test_a_task_that_waits_for_a_person_says_where_it_stopped_and_what_follows()
     assert f"| stopped at | {head} on agent/a/shop-1 |" in body
     assert f"| then follows | fix from {head} with the conversation so far |" in body
     assert "goes on when a person says so |" in body
-    made.person.comment(made.task("a").escalation.issue or 0, "resolved")
+    made.person.comment(escalation_of(made), "resolved")
     made.settle()
     body = comments(made, "a")[0].body
     assert "then follows" not in body
     assert "at work, again after: ended with exit code 3" in body
 
 
-def test_work_that_a_person_ended_says_so() -> None:
-    made = SprintDriver.start(planned("a"))
-    made.person.comment(made.task("a").links.issue or 0, "caloron:take-over")
+def test_work_that_a_person_ended_says_so(made: SprintDriver) -> None:
+    made.person.comment(issue_of(made), "caloron:take-over")
     made.settle()
     body = comments(made, "a")[0].body
     assert "| stopped at | nothing was pushed yet |" in body
     assert "stopped: taken over by ada; goes on when a person says so |" in body
 
 
-def test_what_was_seen_of_the_comment_spares_the_look_for_it() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_what_was_seen_of_the_comment_spares_the_look_for_it(made: SprintDriver) -> None:
     made.run()
     first, *later = updates(made, "a")
     assert first.comment is None
     assert {update.comment for update in later} == {comments(made, "a")[0].id}
 
 
-def test_a_newer_word_takes_the_place_of_one_that_was_not_said_yet() -> None:
-    made = SprintDriver.start(planned("a"))
-    made.bring_to_review("a")
-    made.journal.clear()
-    task = made.task("a")
-    made.person.close_pull(task.links.pull or 0)
-    made.tick()
-    made.person.comment(task.links.issue or 0, "anything")
-    made.tick()
-    waiting = [e for e in made.journal if isinstance(e, ReportProgress)]
+def test_a_newer_word_takes_the_place_of_one_that_was_not_said_yet(reviewed: SprintDriver) -> None:
+    reviewed.journal.clear()
+    task = reviewed.task("a")
+    reviewed.person.close_pull(task.links.pull or 0)
+    reviewed.tick()
+    reviewed.person.comment(task.links.issue or 0, "anything")
+    reviewed.tick()
+    waiting = [e for e in reviewed.journal if isinstance(e, ReportProgress)]
     assert len(waiting) == 1
 
 
-def test_the_same_ticks_again_plan_nothing() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_the_same_ticks_again_plan_nothing(made: SprintDriver) -> None:
     made.settle()
     decision = made.tick()
     assert not [a for a in decision.actions if isinstance(a, ReportProgress)]
 
 
-def test_a_refused_comment_holds_nobody_up() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_a_refused_comment_holds_nobody_up(made: SprintDriver) -> None:
     made.tick()
     for effect in [e for e in made.journal if isinstance(e, ReportProgress)]:
         made.journal.remove(effect)
@@ -162,8 +155,7 @@ def rejected(made: SprintDriver, task: str, times: int = 1) -> None:
         made.finish(task, answer="CHANGES_NEEDED: no tests, see fixes #99")
 
 
-def test_work_of_one_cycle_leaves_the_description_as_it_was() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_work_of_one_cycle_leaves_the_description_as_it_was(made: SprintDriver) -> None:
     made.run()
     assert described(made, "a") == []
     assert "| cycle | 1 |" in comments(made, "a")[0].body
@@ -187,8 +179,7 @@ def test_with_the_second_cycle_the_description_has_a_section_that_is_kept_up_to_
     assert "| cycle | 2 |" in comments(made, "a")[0].body
 
 
-def test_a_wake_for_the_same_piece_of_work_is_a_cycle_too() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_a_wake_for_the_same_piece_of_work_is_a_cycle_too(made: SprintDriver) -> None:
     made.settle()
     made.finish("a", changes=False, exit_code=3)
     assert "/1-implement" in made.item("a")
@@ -210,7 +201,7 @@ def test_over_three_cycles_people_are_told_to_cut_it_smaller() -> None:
 def test_a_person_who_takes_the_section_out_does_not_get_it_again() -> None:
     made = SprintDriver.start(planned("a"), max_fix_rounds=9)
     rejected(made, "a")
-    number = made.task("a").links.pull or 0
+    number = pull_of(made)
     made.person.edit_pull(number, "My own words.")
     made.settle()
     rejected(made, "a")
@@ -218,10 +209,9 @@ def test_a_person_who_takes_the_section_out_does_not_get_it_again() -> None:
     assert made.forge.pull(number).body == "My own words."
 
 
-def test_what_a_person_writes_around_the_section_stays() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_what_a_person_writes_around_the_section_stays(made: SprintDriver) -> None:
     rejected(made, "a")
-    number = made.task("a").links.pull or 0
+    number = pull_of(made)
     made.person.edit_pull(number, f"Before.\n\n{made.forge.pull(number).body}\n\nAfter.")
     made.settle()
     made.run()
@@ -234,11 +224,11 @@ def test_what_a_person_writes_around_the_section_stays() -> None:
 def test_the_next_pull_request_of_a_task_gets_a_section_of_its_own() -> None:
     made = SprintDriver.start(planned("a"), max_fix_rounds=9)
     rejected(made, "a")
-    first = made.task("a").links.pull or 0
+    first = pull_of(made)
     made.person.close_pull(first)
     made.settle()
     made.bring_to_review("a")
-    second = made.task("a").links.pull or 0
+    second = pull_of(made)
     assert second != first
     name = section_name(SPRINT, "a")
     assert has_section(made.forge.pull(second).body, name)
@@ -247,29 +237,26 @@ def test_the_next_pull_request_of_a_task_gets_a_section_of_its_own() -> None:
 def test_a_pull_request_of_a_person_keeps_their_description() -> None:
     made = SprintDriver.start(planned("a"), max_fix_rounds=9)
     made.settle()
-    hers = made.person.open_pull(made.task("a").links.issue or 0)
+    hers = made.person.open_pull(issue_of(made))
     made.settle()
     rejected(made, "a", times=2)
     assert made.task("a").links.pull == hers.number
     assert described(made, "a") == []
 
 
-def test_a_refused_section_holds_nobody_up() -> None:
-    made = SprintDriver.start(planned("a"))
-    made.bring_to_review("a")
-    made.end(made.item("a"), answer="CHANGES_NEEDED: no tests")
-    made.tick()
-    while not (found := [e for e in made.journal if isinstance(e, Describe)]):
-        made.perform(0)
-        made.tick()
-    made.journal.remove(found[0])
-    made.refuse(found[0], "refused")
-    made.run()
-    assert made.statuses() == {"a": "Done"}
+def test_a_refused_section_holds_nobody_up(reviewed: SprintDriver) -> None:
+    reviewed.end(reviewed.item("a"), answer="CHANGES_NEEDED: no tests")
+    reviewed.tick()
+    while not (found := [e for e in reviewed.journal if isinstance(e, Describe)]):
+        reviewed.perform(0)
+        reviewed.tick()
+    reviewed.journal.remove(found[0])
+    reviewed.refuse(found[0], "refused")
+    reviewed.run()
+    assert reviewed.statuses()["a"] == "Done"
 
 
-def test_a_sprint_that_is_discarded_says_so_in_the_section() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_a_sprint_that_is_discarded_says_so_in_the_section(made: SprintDriver) -> None:
     rejected(made, "a")
     made.facts.append(SprintDiscarded(by="ada"))
     made.settle()
@@ -278,8 +265,7 @@ def test_a_sprint_that_is_discarded_says_so_in_the_section() -> None:
     assert "**a** is **Cancelled**" in made.forge.pull(last.number).body
 
 
-def test_the_last_twenty_moves_are_kept() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_the_last_twenty_moves_are_kept(made: SprintDriver) -> None:
     task = made.task("a")
     for _ in range(15):
         made.forge.change_issue(task.links.issue or 0, state="closed", closed_by="ada")
@@ -293,8 +279,7 @@ def test_the_last_twenty_moves_are_kept() -> None:
     assert len(task.log.status) == 20
 
 
-def test_words_of_agents_stay_words_in_the_table() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_words_of_agents_stay_words_in_the_table(made: SprintDriver) -> None:
     task = made.task("a")
     task.reason = "<!-- caloron:x --> | cell @ada\n# heading"
     task.status = type(task.status).BLOCKED

@@ -9,6 +9,7 @@ from caloron.domain.model.effects import CancelWork, Merge, Push, StartWork
 from caloron.domain.model.snapshots import PullSnapshot
 from caloron.domain.model.status import Status
 from caloron.testing import SprintDriver, planned
+from tests.support.sprints import escalation_of, issue_of, pull_of
 
 
 def in_review() -> SprintDriver:
@@ -17,14 +18,9 @@ def in_review() -> SprintDriver:
     return made
 
 
-def number(found: int | None) -> int:
-    assert found is not None
-    return found
-
-
 def test_a_person_who_closes_the_issue_cancels_the_task_and_holds_its_dependents() -> None:
     made = in_review()
-    made.person.close_issue(number(made.task("a").links.issue))
+    made.person.close_issue(issue_of(made))
     made.settle()
     assert made.statuses() == {"a": "Cancelled", "b": "Blocked"}
     assert made.queue == {}
@@ -33,9 +29,9 @@ def test_a_person_who_closes_the_issue_cancels_the_task_and_holds_its_dependents
 
 def test_a_person_who_opens_the_issue_again_brings_the_task_back_to_its_pull_request() -> None:
     made = in_review()
-    made.person.close_issue(number(made.task("a").links.issue))
+    made.person.close_issue(issue_of(made))
     made.settle()
-    made.person.reopen_issue(number(made.task("a").links.issue))
+    made.person.reopen_issue(issue_of(made))
     made.settle()
     assert made.statuses() == {"a": "InReview", "b": "Pending"}
     made.run()
@@ -49,94 +45,86 @@ def test_an_issue_that_was_closed_while_its_branch_was_pushed_still_comes_back()
     for effect in list(made.journal):
         made.journal.remove(effect)
         made.refuse(effect, "refused")
-    made.person.close_issue(number(made.task("a").links.issue))
+    made.person.close_issue(issue_of(made))
     made.settle()
     assert made.status("a") is Status.CANCELLED
-    made.person.reopen_issue(number(made.task("a").links.issue))
+    made.person.reopen_issue(issue_of(made))
     made.run()
     assert made.status("a") is Status.DONE
 
 
-def test_a_person_who_merges_completes_the_task_and_stops_its_agent() -> None:
-    made = in_review()
-    made.person.merge_pull(number(made.task("a").links.pull))
-    made.settle()
-    assert made.statuses() == {"a": "Done", "b": "InProgress"}
-    assert "merged by ada" in made.task("a").reason
+def test_a_person_who_merges_completes_the_task_and_stops_its_agent(reviewed: SprintDriver) -> None:
+    reviewed.person.merge_pull(pull_of(reviewed))
+    reviewed.settle()
+    assert reviewed.statuses() == {"a": "Done", "b": "InProgress"}
+    assert "merged by ada" in reviewed.task("a").reason
 
 
 def test_a_merge_that_is_seen_with_the_end_of_a_fix_pushes_nothing_more() -> None:
     made = in_review()
     made.finish("a", answer="CHANGES_NEEDED: x")
-    made.person.merge_pull(number(made.task("a").links.pull))
+    made.person.merge_pull(pull_of(made))
     made.end(made.item("a"))
     decision = made.tick()
     assert not [a for a in decision.actions if isinstance(a, Push)]
     assert made.status("a") is Status.DONE
 
 
-def test_a_persons_approval_replaces_the_reviewer() -> None:
-    made = in_review()
-    made.person.review(number(made.task("a").links.pull), "approved")
-    decision = made.tick()
+def test_a_persons_approval_replaces_the_reviewer(reviewed: SprintDriver) -> None:
+    reviewed.person.review(pull_of(reviewed), "approved")
+    decision = reviewed.tick()
     assert [type(a) for a in decision.actions] == [CancelWork, Merge]
-    made.settle()
-    assert made.status("a") is Status.DONE
+    reviewed.settle()
+    assert reviewed.status("a") is Status.DONE
 
 
-def test_a_persons_approval_overrides_a_reviewer_who_wanted_changes() -> None:
-    made = in_review()
-    made.finish("a", answer="CHANGES_NEEDED: x")
-    assert made.role("a") == "fix"
-    made.person.review(number(made.task("a").links.pull), "approved")
-    made.settle()
-    assert made.status("a") is Status.DONE
+def test_a_persons_approval_overrides_a_reviewer_who_wanted_changes(reviewed: SprintDriver) -> None:
+    reviewed.finish("a", answer="CHANGES_NEEDED: x")
+    assert reviewed.role("a") == "fix"
+    reviewed.person.review(pull_of(reviewed), "approved")
+    reviewed.settle()
+    assert reviewed.status("a") is Status.DONE
 
 
-def test_a_person_who_then_wants_changes_after_all_gets_them() -> None:
-    made = in_review()
-    pull = number(made.task("a").links.pull)
-    made.finish("a", answer="CHANGES_NEEDED: x")
-    made.person.review(pull, "approved")
-    made.tick()
-    made.person.review(pull, "changes_requested", "wait, y is wrong")
-    made.tick()
-    assert made.work("a").reason == "wait, y is wrong"
+def test_a_person_who_then_wants_changes_after_all_gets_them(reviewed: SprintDriver) -> None:
+    pull = pull_of(reviewed)
+    reviewed.finish("a", answer="CHANGES_NEEDED: x")
+    reviewed.person.review(pull, "approved")
+    reviewed.tick()
+    reviewed.person.review(pull, "changes_requested", "wait, y is wrong")
+    reviewed.tick()
+    assert reviewed.work("a").reason == "wait, y is wrong"
 
 
 def test_a_person_who_requests_changes_sends_the_task_back_to_its_agent() -> None:
     made = in_review()
-    made.person.review(
-        number(made.task("a").links.pull), "changes_requested", "please no globals\nthanks"
-    )
+    made.person.review(pull_of(made), "changes_requested", "please no globals\nthanks")
     made.settle()
     work = made.work("a")
     assert (work.role, work.reason) == ("fix", "please no globals\nthanks")
     assert made.task("a").reason == "please no globals"
 
 
-def test_a_comment_in_a_review_is_no_verdict() -> None:
-    made = in_review()
-    made.person.review(number(made.task("a").links.pull), "commented", "nice")
-    made.settle()
-    assert made.role("a") == "review"
+def test_a_comment_in_a_review_is_no_verdict(reviewed: SprintDriver) -> None:
+    reviewed.person.review(pull_of(reviewed), "commented", "nice")
+    reviewed.settle()
+    assert reviewed.role("a") == "review"
 
 
-def test_a_review_of_an_older_head_says_nothing_about_this_one() -> None:
-    made = in_review()
-    pull = number(made.task("a").links.pull)
-    old = made.person.review(pull, "approved")
-    made.facts.clear()
-    made.person.push(pull)
-    made.tick(old)
-    assert made.role("a") == "verify"
-    assert made.task("a").merge.merging == ""
+def test_a_review_of_an_older_head_says_nothing_about_this_one(reviewed: SprintDriver) -> None:
+    pull = pull_of(reviewed)
+    old = reviewed.person.review(pull, "approved")
+    reviewed.facts.clear()
+    reviewed.person.push(pull)
+    reviewed.tick(old)
+    assert reviewed.role("a") == "verify"
+    assert reviewed.task("a").merge.merging == ""
 
 
 def test_a_conflict_is_resolved_although_a_person_approved_the_change() -> None:
     made = in_review()
     made.person.push_main()
-    made.person.review(number(made.task("a").links.pull), "approved")
+    made.person.review(pull_of(made), "approved")
     made.settle()
     made.finish("a", conflicts=("x.py",))
     assert made.role("a") == "resolve"
@@ -149,7 +137,7 @@ def test_a_failed_verification_is_fixed_although_a_person_approved_the_change() 
     task = made.task("a")
     made.person.push_main()
     made.red.add(task.change.head)
-    made.person.review(number(task.links.pull), "approved")
+    made.person.review(pull_of(made), "approved")
     made.settle()
     made.finish("a")
     made.finish("a")
@@ -166,31 +154,30 @@ def test_an_approval_of_a_change_that_never_verified_does_not_merge_it() -> None
     made.finish("a")
     made.finish("a")
     assert made.status("a") is Status.ESCALATED
-    made.person.review(number(made.task("a").links.pull), "approved")
+    made.person.review(pull_of(made), "approved")
     made.settle()
     assert made.role("a") == "verify"
     assert not made.effects(Merge)
 
 
-def test_a_pull_request_that_is_closed_is_reworked_in_a_new_one() -> None:
-    made = in_review()
-    first = number(made.task("a").links.pull)
-    made.person.close_pull(first)
-    made.settle()
-    assert made.work("a").role == "fix"
-    assert "closed by ada" in made.work("a").reason
-    made.bring_to_review("a")
-    second = number(made.task("a").links.pull)
+def test_a_pull_request_that_is_closed_is_reworked_in_a_new_one(reviewed: SprintDriver) -> None:
+    first = pull_of(reviewed)
+    reviewed.person.close_pull(first)
+    reviewed.settle()
+    assert reviewed.work("a").role == "fix"
+    assert "closed by ada" in reviewed.work("a").reason
+    reviewed.bring_to_review("a")
+    second = pull_of(reviewed)
     assert second != first
-    made.person.close_pull(second)
-    made.settle()
-    assert made.status("a") is Status.ESCALATED
-    assert "for the second time" in made.task("a").reason
+    reviewed.person.close_pull(second)
+    reviewed.settle()
+    assert reviewed.status("a") is Status.ESCALATED
+    assert "for the second time" in reviewed.task("a").reason
 
 
 def test_a_person_who_deletes_the_branch_of_their_own_pull_request_closed_it() -> None:
     made = SprintDriver.start(planned("a"))
-    hers = made.person.open_pull(number(made.task("a").links.issue))
+    hers = made.person.open_pull(issue_of(made))
     made.settle()
     made.person.review(hers.number, "approved")
     made.person.delete_branch(hers.branch)
@@ -204,7 +191,7 @@ def test_a_person_who_deletes_the_branch_of_their_own_pull_request_closed_it() -
 
 def test_a_pull_request_for_another_branch_is_closed_for_us_and_the_reason_says_so() -> None:
     made = in_review()
-    seen = made.forge.pull(number(made.task("a").links.pull))
+    seen = made.forge.pull(pull_of(made))
     made.tick(msgspec.structs.replace(seen, version=10**6, state="closed", base="dev"))
     assert made.role("a") == "fix"
     reason = f"pull request #{seen.number} is for dev now, not for main"
@@ -213,7 +200,7 @@ def test_a_pull_request_for_another_branch_is_closed_for_us_and_the_reason_says_
 
 def test_a_merge_that_went_into_another_branch_is_a_persons_to_decide() -> None:
     made = in_review()
-    made.person.review(number(made.task("a").links.pull), "approved")
+    made.person.review(pull_of(made), "approved")
     made.tick()
     (merge,) = [effect for effect in made.journal if isinstance(effect, Merge)]
     made.journal.remove(merge)
@@ -225,7 +212,7 @@ def test_a_merge_that_went_into_another_branch_is_a_persons_to_decide() -> None:
     assert made.task("a").reason == "it is not on main"
     assert not made.queue
     made.settle()
-    made.person.comment(number(made.task("a").escalation.issue), "resolved")
+    made.person.comment(escalation_of(made), "resolved")
     made.settle()
     assert made.role("a") == "fix"
 
@@ -235,39 +222,36 @@ def test_a_pull_request_that_is_closed_while_its_task_is_escalated_can_still_be_
     for _ in range(2):
         made.finish("a", answer="hm")
     assert made.status("a") is Status.ESCALATED
-    made.person.close_pull(number(made.task("a").links.pull))
+    made.person.close_pull(pull_of(made))
     made.settle()
-    made.person.comment(number(made.task("a").escalation.issue), "resolved")
+    made.person.comment(escalation_of(made), "resolved")
     made.settle()
     assert made.role("a") == "fix"
     made.run()
     assert set(made.statuses().values()) == {"Done"}
 
 
-def test_a_push_by_a_person_makes_their_commit_the_change() -> None:
-    made = in_review()
-    commit = made.person.push(number(made.task("a").links.pull))
-    made.settle()
-    task = made.task("a")
+def test_a_push_by_a_person_makes_their_commit_the_change(reviewed: SprintDriver) -> None:
+    commit = reviewed.person.push(pull_of(reviewed))
+    reviewed.settle()
+    task = reviewed.task("a")
     assert (task.change.head, task.change.pushed) == (commit, commit)
-    assert made.role("a") == "verify"
+    assert reviewed.role("a") == "verify"
 
 
-def test_a_push_that_a_person_overtook_is_given_up_for_theirs() -> None:
-    made = in_review()
-    made.finish("a", answer="CHANGES_NEEDED: x")
-    made.end(made.item("a"))
-    made.tick()
-    commit = made.person.push(number(made.task("a").links.pull))
-    made.settle()
-    assert made.task("a").change.head == commit
-    made.run()
-    assert set(made.statuses().values()) == {"Done"}
+def test_a_push_that_a_person_overtook_is_given_up_for_theirs(reviewed: SprintDriver) -> None:
+    reviewed.finish("a", answer="CHANGES_NEEDED: x")
+    reviewed.end(reviewed.item("a"))
+    reviewed.tick()
+    commit = reviewed.person.push(pull_of(reviewed))
+    reviewed.settle()
+    assert reviewed.task("a").change.head == commit
+    reviewed.run()
+    assert set(reviewed.statuses().values()) == {"Done"}
 
 
-def test_a_persons_own_pull_request_replaces_the_agents_work() -> None:
-    made = SprintDriver.start(planned("a"))
-    pull = made.person.open_pull(number(made.task("a").links.issue))
+def test_a_persons_own_pull_request_replaces_the_agents_work(made: SprintDriver) -> None:
+    pull = made.person.open_pull(issue_of(made))
     made.settle()
     task = made.task("a")
     assert (task.links.pull, task.change.head, task.change.branch) == (
@@ -283,7 +267,7 @@ def test_a_persons_own_pull_request_replaces_the_agents_work() -> None:
 
 def test_what_follows_a_persons_closed_pull_request_goes_to_the_tasks_own_branch() -> None:
     made = SprintDriver.start(planned("a"))
-    pull = made.person.open_pull(number(made.task("a").links.issue))
+    pull = made.person.open_pull(issue_of(made))
     made.settle()
     made.person.close_pull(pull.number)
     made.run()
@@ -294,10 +278,10 @@ def test_what_follows_a_persons_closed_pull_request_goes_to_the_tasks_own_branch
 
 def test_a_persons_pull_request_is_never_overwritten_by_an_agent_that_was_at_work() -> None:
     made = in_review()
-    made.person.close_pull(number(made.task("a").links.pull))
+    made.person.close_pull(pull_of(made))
     made.settle()
     fix = made.item("a")
-    made.person.open_pull(number(made.task("a").links.issue))
+    made.person.open_pull(issue_of(made))
     made.end(fix)
     made.settle()
     assert not [e for e in made.effects(Push) if isinstance(e, Push) and e.branch == "ada/own"]
@@ -306,22 +290,21 @@ def test_a_persons_pull_request_is_never_overwritten_by_an_agent_that_was_at_wor
 def test_a_persons_pull_request_after_an_empty_change_is_merged_and_not_forgotten() -> None:
     made = SprintDriver.start(planned("a"))
     made.finish("a", changes=False)
-    made.person.open_pull(number(made.task("a").links.issue))
+    made.person.open_pull(issue_of(made))
     made.run()
     assert "merged" in made.task("a").reason
 
 
-def test_an_effect_that_nobody_needs_any_more_may_fail() -> None:
-    made = in_review()
-    made.end(made.item("a"))
-    made.tick()
-    (post,) = made.journal
-    made.journal.clear()
-    made.person.push(number(made.task("a").links.pull))
-    made.tick()
-    made.refuse(post, "refused")
-    made.settle()
-    assert made.status("a") is Status.IN_REVIEW
+def test_an_effect_that_nobody_needs_any_more_may_fail(reviewed: SprintDriver) -> None:
+    reviewed.end(reviewed.item("a"))
+    reviewed.tick()
+    (post,) = reviewed.journal
+    reviewed.journal.clear()
+    reviewed.person.push(pull_of(reviewed))
+    reviewed.tick()
+    reviewed.refuse(post, "refused")
+    reviewed.settle()
+    assert reviewed.status("a") is Status.IN_REVIEW
 
 
 def test_a_verdict_that_comes_after_a_person_closed_the_pull_request_escalates_nothing() -> None:
@@ -330,15 +313,14 @@ def test_a_verdict_that_comes_after_a_person_closed_the_pull_request_escalates_n
     made.tick()
     (post,) = made.journal
     made.journal.clear()
-    made.person.close_pull(number(made.task("a").links.pull))
+    made.person.close_pull(pull_of(made))
     made.refuse(post, "refused")
     made.tick()
     assert made.status("a") is Status.IN_PROGRESS
     assert "was closed by" in made.task("a").reason
 
 
-def test_effects_that_were_refused_are_all_tried_again_after_a_release() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_effects_that_were_refused_are_all_tried_again_after_a_release(made: SprintDriver) -> None:
     made.end(made.item("a"))
     made.tick()
     for effect in list(made.journal):
@@ -347,7 +329,7 @@ def test_effects_that_were_refused_are_all_tried_again_after_a_release() -> None
     made.settle()
     assert made.status("a") is Status.ESCALATED
     assert "no rights" in made.task("a").reason
-    made.person.comment(number(made.task("a").escalation.issue), "resolved")
+    made.person.comment(escalation_of(made), "resolved")
     made.run()
     assert made.status("a") is Status.DONE
 
@@ -358,7 +340,7 @@ def test_an_escalation_that_is_over_before_its_issue_was_made_is_closed_all_the_
         made.end(made.item("a"), answer="hm")
         made.tick()
     assert made.status("a") is Status.ESCALATED
-    made.person.review(number(made.task("a").links.pull), "approved")
+    made.person.review(pull_of(made), "approved")
     made.tick()
     assert made.status("a") is Status.IN_REVIEW
     made.settle()
@@ -369,7 +351,7 @@ def test_an_escalation_that_is_over_before_its_issue_was_made_is_closed_all_the_
 def test_a_verdict_on_a_pull_request_that_was_just_closed_harms_nothing(answer: str) -> None:
     made = in_review()
     made.end(made.item("a"), answer=answer)
-    made.person.close_pull(number(made.task("a").links.pull))
+    made.person.close_pull(pull_of(made))
     decision = made.tick()
     assert [a.work.role for a in decision.actions if isinstance(a, StartWork)] == ["fix"]
     made.run()
@@ -389,8 +371,8 @@ def escalated() -> SprintDriver:
 
 def test_a_push_to_an_escalated_task_is_the_answer_and_is_reviewed() -> None:
     made = escalated()
-    escalation = number(made.task("a").escalation.issue)
-    commit = made.person.push(number(made.task("a").links.pull))
+    escalation = escalation_of(made)
+    commit = made.person.push(pull_of(made))
     made.settle()
     assert (made.status("a"), made.task("a").change.head) == (Status.IN_REVIEW, commit)
     assert made.forge.issue(escalation).state == "closed"
@@ -400,23 +382,22 @@ def test_a_push_to_an_escalated_task_is_the_answer_and_is_reviewed() -> None:
     assert set(made.statuses().values()) == {"Done"}
 
 
-def test_a_push_to_a_task_that_was_taken_over_waits_for_the_word() -> None:
-    made = in_review()
-    made.person.comment(number(made.task("a").links.issue), "caloron:take-over")
-    made.settle()
-    made.person.push(number(made.task("a").links.pull))
-    made.person.review(number(made.task("a").links.pull), "changes_requested", "a note to myself")
-    made.settle()
-    assert made.status("a") is Status.ESCALATED
-    made.person.comment(number(made.task("a").links.issue), "resolved")
-    made.settle()
-    made.run()
-    assert made.status("a") is Status.DONE
+def test_a_push_to_a_task_that_was_taken_over_waits_for_the_word(reviewed: SprintDriver) -> None:
+    reviewed.person.comment(issue_of(reviewed), "caloron:take-over")
+    reviewed.settle()
+    reviewed.person.push(pull_of(reviewed))
+    reviewed.person.review(pull_of(reviewed), "changes_requested", "a note to myself")
+    reviewed.settle()
+    assert reviewed.status("a") is Status.ESCALATED
+    reviewed.person.comment(issue_of(reviewed), "resolved")
+    reviewed.settle()
+    reviewed.run()
+    assert reviewed.status("a") is Status.DONE
 
 
 def test_a_request_for_changes_on_an_escalated_task_goes_to_its_agent() -> None:
     made = escalated()
-    made.person.review(number(made.task("a").links.pull), "changes_requested", "make it blue")
+    made.person.review(pull_of(made), "changes_requested", "make it blue")
     made.settle()
     assert (made.role("a"), made.work("a").reason) == ("fix", "make it blue")
     assert made.status("a") is Status.IN_PROGRESS
@@ -426,7 +407,7 @@ def test_a_request_for_changes_on_an_escalated_task_goes_to_its_agent() -> None:
 
 def test_closing_the_pull_request_of_an_escalated_task_is_said_and_waits() -> None:
     made = escalated()
-    before, pull = made.task("a").reason, number(made.task("a").links.pull)
+    before, pull = made.task("a").reason, pull_of(made)
     made.person.close_pull(pull)
     made.settle()
     assert made.status("a") is Status.ESCALATED
@@ -436,7 +417,7 @@ def test_closing_the_pull_request_of_an_escalated_task_is_said_and_waits() -> No
 
 def test_what_a_stranger_reviews_on_an_escalated_task_is_no_answer() -> None:
     made = escalated()
-    said = made.user("eve").review(number(made.task("a").links.pull), "changes_requested", "evil")
+    said = made.user("eve").review(pull_of(made), "changes_requested", "evil")
     made.forge.objects[said.object] = msgspec.structs.replace(said, trusted=False)
     made.facts.clear()
     made.settle()

@@ -16,6 +16,7 @@ from caloron.domain.reporting.explain import why
 from caloron.domain.reporting.waiting import busy_slots
 from caloron.domain.rules.evaluation import Evaluation
 from caloron.testing import SprintDriver, new_state, planned
+from tests.support.sprints import issue_of
 
 FIRST: tuple[Role, ...] = ("implement", "check")
 
@@ -168,7 +169,7 @@ def test_a_task_whose_effects_are_on_their_way_keeps_its_slot() -> None:
 def test_the_effects_of_another_task_keep_no_slot() -> None:
     made = SprintDriver.start(planned("still"), planned("other"), planned("next"), parallel=2)
     _forget_its_work(made, "still")
-    comment = PostComment(key="k", task="other", issue=made.task("other").links.issue or 0, body="")
+    comment = PostComment(key="k", task="other", issue=issue_of(made, "other"), body="")
     made.journal.append(comment)
     made.known[comment.key] = comment
     made.tick()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from caloron.domain.model.facts import RunInterrupted
 from caloron.domain.model.usage import Spent, Usage, allowance, guess_usd
 from caloron.engine.runs.budget import BudgetGuard
-from caloron.testing import SprintDriver, planned
+from caloron.testing import SprintDriver
 
 _usd = st.floats(0, 1000)
 
@@ -53,8 +53,7 @@ def test_a_run_that_told_no_cost_is_guessed_within_its_cap() -> None:
     assert guess_usd(0, 0, cap=2) == 0
 
 
-def test_every_run_costs_once_however_often_its_end_is_told() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_every_run_costs_once_however_often_its_end_is_told(made: SprintDriver) -> None:
     made.settle()
     usage = Usage(usd=0.5, tokens_in=10, tokens_out=5)
     fact = made.finish("a", usage=usage)
@@ -64,8 +63,7 @@ def test_every_run_costs_once_however_often_its_end_is_told() -> None:
     assert made.task("a").usage.spent == made.state.sprint.usage.spent
 
 
-def test_a_run_that_was_cut_short_costs_too_and_keeps_its_conversation() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_a_run_that_was_cut_short_costs_too_and_keeps_its_conversation(made: SprintDriver) -> None:
     made.settle()
     item = made.item("a")
     cut = RunInterrupted(

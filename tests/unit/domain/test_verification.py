@@ -10,6 +10,7 @@ from caloron.domain.model.facts import Skipped
 from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why, why_sprint
 from caloron.testing import SprintDriver, new_state, planned
+from tests.support.sprints import escalation_of
 
 
 @pytest.fixture
@@ -196,7 +197,7 @@ def test_once_main_is_put_right_and_a_person_says_so_the_change_is_merged() -> N
     verify_main(made)
     made.red.discard(commit)
     made.person.push_main()
-    made.person.comment(made.task("a").escalation.issue or 0, "resolved")
+    made.person.comment(escalation_of(made), "resolved")
     made.run()
     assert made.status("a") is Status.DONE
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from caloron.domain.model.snapshots import marker, marker_key
+from caloron.domain.model.snapshots import issues_closed_by, marker, marker_key
 from caloron.errors import ForgeError, NotFound, UsageError
 from caloron.forge.validate import (
     require_number,
@@ -42,3 +42,19 @@ def test_a_number_that_no_forge_has_is_not_asked_for() -> None:
     for number in (0, -1, 10**30):
         with pytest.raises(NotFound, match=f"#{number}$"):
             require_number(number)
+
+
+def test_each_closing_word_is_understood() -> None:
+    words = [
+        "close",
+        "closes",
+        "closed",
+        "fix",
+        "fixes",
+        "fixed",
+        "resolve",
+        "Resolves",
+        "RESOLVED",
+    ]
+    body = "\n".join(f"This {word} #{n}" for n, word in enumerate(words, 31))
+    assert issues_closed_by(body) == tuple(range(31, 40))

@@ -19,14 +19,21 @@ from caloron.graph.errors import (
     StageTimedOut,
 )
 from caloron.graph.prepare import Permissions
-from caloron.graph.runtime.run import RunLimits
+from caloron.graph.runtime.run import RunLimits, RunResult
 from caloron.graph.stage import FALLIBLE, NETWORK, Effect
 from caloron.graph.storage.journal import SqliteJournal
 from tests.support.bench import Bench, parallel, retry, sequence, stage
 
 
-def _journal() -> SqliteJournal:
-    return SqliteJournal(Path(mkdtemp()))
+class _Durable(Bench):
+    """Runs every graph as the durable run `r` of one journal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.journal = SqliteJournal(Path(mkdtemp()))
+
+    def run(self, root: Any, value: Any = 1, **options: Any) -> RunResult:
+        return super().run(root, value, **{"journal": self.journal, "run_id": "r", **options})
 
 
 class _Power:
@@ -41,8 +48,8 @@ class _Power:
             raise KeyboardInterrupt
 
 
-def _bench(power: _Power, interrupted: list[bool] | None = None) -> Bench:
-    bench = Bench()
+def _bench(power: _Power, interrupted: list[bool] | None = None) -> _Durable:
+    bench = _Durable()
     flaky = [2]
 
     def act(value: Any, call: Any) -> Any:
@@ -71,21 +78,17 @@ _GRAPH = sequence(
 )
 
 
-def _run(bench: Bench, journal: Any, value: Any = 1, **options: Any) -> Any:
-    return bench.run(_GRAPH, value, journal=journal, run_id="r", **options)
-
-
 def test_an_interrupted_run_goes_on_where_it_was_at_every_place():
     undisturbed = _bench(_Power(1000))
-    expected = _run(undisturbed, _journal())
+    expected = undisturbed.run(_GRAPH)
     total = sum(undisturbed.calls.values())
     for survived in range(total):
-        journal, power = _journal(), _Power(survived)
+        power = _Power(survived)
         bench = _bench(power)
         with pytest.raises(KeyboardInterrupt):
-            _run(bench, journal, limits=RunLimits(threads=0))
+            bench.run(_GRAPH, limits=RunLimits(threads=0))
         power.calls = 1000
-        resumed = _run(bench, journal)
+        resumed = bench.run(_GRAPH)
         assert resumed.output == expected.output
         assert sum(bench.calls.values()) == total + 1
         assert [(e.path, e.failure, e.output_hash) for e in resumed.trace.stages] == [
@@ -93,21 +96,20 @@ def test_an_interrupted_run_goes_on_where_it_was_at_every_place():
         ]
 
 
-def test_a_repeated_call_knows_that_it_was_interrupted(tmp_path):
+def test_a_repeated_call_knows_that_it_was_interrupted():
     interrupted: list[bool] = []
     power = _Power(0)
-    journal: Any = SqliteJournal(tmp_path)
     bench = _bench(power, interrupted)
     with pytest.raises(KeyboardInterrupt):
-        _run(bench, journal)
+        bench.run(_GRAPH)
     power.calls = 1000
-    _run(bench, journal)
+    bench.run(_GRAPH)
     assert interrupted[:2] == [False, True]
     assert not any(interrupted[2:])
 
 
 def test_a_failed_run_fails_the_same_way_until_failures_are_retried():
-    bench, journal, broken = Bench(), _journal(), [True]
+    bench, broken = _Durable(), [True]
 
     def mend(value: Any) -> Any:
         if broken:
@@ -117,47 +119,45 @@ def test_a_failed_run_fails_the_same_way_until_failures_are_retried():
     bench.add("before", lambda value: value, NETWORK)
     bench.add("mend", mend, NETWORK)
     root = sequence(stage("before"), stage("mend"))
-    options: dict[str, Any] = {"journal": journal, "run_id": "r"}
     for _ in range(2):
         with pytest.raises(StageFailed, match=r"\$\.root\.stages\[1\]: broken"):
-            bench.run(root, 1, **options)
+            bench.run(root, 1)
     assert bench.calls == {"before": 1, "mend": 1}
     broken.clear()
-    assert bench.run(root, 1, retry_failed=True, **options).output == 1
+    assert bench.run(root, 1, retry_failed=True).output == 1
     assert bench.calls == {"before": 1, "mend": 2}
 
 
 def test_a_run_id_belongs_to_one_graph_and_one_input(tmp_path):
-    journal: Any = SqliteJournal(tmp_path)
     bench = _bench(_Power(1000))
-    _run(bench, journal)
+    bench.run(_GRAPH)
     with pytest.raises(RunConflict, match="was begun with another input"):
-        _run(bench, journal, 2)
+        bench.run(_GRAPH, 2)
     with pytest.raises(RunConflict, match="was begun with another graph"):
-        bench.run(stage("act"), 1, journal=journal, run_id="r")
+        bench.run(stage("act"))
 
 
 def test_a_durable_run_needs_a_name():
     with pytest.raises(RunConflict, match="needs a run id"):
-        _bench(_Power(9)).run(stage("act"), 1, journal=_journal())
+        _bench(_Power(9)).run(stage("act"), run_id="")
 
 
 def test_an_impure_stage_that_declares_pure_is_detected():
-    bench, journal, answers = Bench(), _journal(), iter([1, 2])
+    bench, answers = _Durable(), iter([1, 2])
     bench.add("liar", lambda _given: next(answers))
     bench.add("act", lambda value: value, NETWORK)
     root = sequence(stage("liar"), stage("act"))
-    bench.run(root, 0, journal=journal, run_id="r")
-    recorded = journal.recorded("r", "$.root.stages[1]")
+    bench.run(root, 0)
+    recorded = bench.journal.recorded("r", "$.root.stages[1]")
     assert recorded is not None
     other = msgspec.structs.replace(recorded, input_hash="of another answer")
-    journal.record("r", "$.root.stages[1]", other)
+    bench.journal.record("r", "$.root.stages[1]", other)
     with pytest.raises(RunConflict, match="gave another answer than"):
-        bench.run(root, 0, journal=journal, run_id="r")
+        bench.run(root, 0)
 
 
 def test_money_that_was_spent_before_counts():
-    bench, journal = Bench(), _journal()
+    bench = _Durable()
     power = _Power(1)
 
     def pay(value: Any) -> Any:
@@ -167,7 +167,7 @@ def test_money_that_was_spent_before_counts():
     bench.add("pay", pay, Effect("Cost", 4), NETWORK)
     root = retry(sequence(stage("pay"), stage("pay")), 1)
     allowed = Permissions(budget_cents=8)
-    options: dict[str, Any] = {"journal": journal, "run_id": "r", "permissions": allowed}
+    options: dict[str, Any] = {"permissions": allowed}
     with pytest.raises(KeyboardInterrupt):
         bench.run(root, 1, **options)
     power.calls = 9
@@ -176,7 +176,7 @@ def test_money_that_was_spent_before_counts():
 
 
 def test_an_error_of_the_run_is_not_recorded_for_the_call():
-    bench, journal = Bench(), _journal()
+    bench = _Durable()
     bench.add("pay", lambda value: value, Effect("Cost", 4), NETWORK)
     root = {"op": "Branch", "predicate": {"op": "Const", "value": True}}
     root |= {"if_true": retry(stage("pay"), 3), "if_false": stage("pay")}
@@ -185,13 +185,11 @@ def test_an_error_of_the_run_is_not_recorded_for_the_call():
         bench.run(
             root,
             1,
-            journal=journal,
-            run_id="r",
             limits=RunLimits(run_seconds=5),
             clock=lambda: next(clock),
         )
-    assert journal.recorded("r", "$.root.if_true.stage#1") is None
-    assert bench.run(root, 1, journal=journal, run_id="r").output == 1
+    assert bench.journal.recorded("r", "$.root.if_true.stage#1") is None
+    assert bench.run(root, 1).output == 1
 
 
 @pytest.mark.parametrize(
@@ -202,15 +200,15 @@ def test_an_error_of_the_run_is_not_recorded_for_the_call():
     ],
 )
 def test_a_recorded_failure_keeps_its_kind(failure, kind):
-    bench, journal = Bench(), _journal()
+    bench = _Durable()
     bench.add("act", lambda value: value, NETWORK)
-    bench.run(stage("act"), 1, journal=journal, run_id="r")
-    entry = journal.recorded("r", "$.root")
+    bench.run(stage("act"), 1)
+    entry = bench.journal.recorded("r", "$.root")
     assert entry is not None
     failed = msgspec.structs.replace(entry, output=None, failure=(failure, "as it was"))
-    journal.record("r", "$.root", failed)
+    bench.journal.record("r", "$.root", failed)
     with pytest.raises(kind, match=r"\$\.root: as it was"):
-        bench.run(stage("act"), 1, journal=journal, run_id="r")
+        bench.run(stage("act"), 1)
 
 
 def test_a_journal_in_a_file_keeps_every_kind_of_end(tmp_path):
@@ -248,22 +246,21 @@ def test_two_cannot_run_the_same_at_once(tmp_path):
 
 
 def test_a_lack_of_money_can_be_mended_by_more():
-    bench, journal = Bench(), _journal()
+    bench = _Durable()
     bench.add("pay", lambda value: value, Effect("Cost", 4), NETWORK)
     bench.add("boom", lambda value: value["nope"], Effect("Cost", 4), NETWORK)
     root = sequence(stage("pay"), retry(stage("boom"), 5))
-    options: dict[str, Any] = {"journal": journal, "run_id": "r"}
     with pytest.raises(BudgetExceeded):
-        bench.run(root, 1, permissions=Permissions(budget_cents=9), **options)
+        bench.run(root, 1, permissions=Permissions(budget_cents=9))
     assert bench.calls == {"pay": 1, "boom": 1}
     with pytest.raises(StageFailed):
-        bench.run(root, 1, permissions=Permissions(budget_cents=99), **options)
+        bench.run(root, 1, permissions=Permissions(budget_cents=99))
     assert bench.calls == {"pay": 1, "boom": 5}
 
 
 def test_an_attempt_that_was_followed_by_another_stays_as_it_was():
     """Nested and with several stages in the body: only the last attempt is made again."""
-    bench, journal, broken = Bench(), _journal(), [True]
+    bench, broken = _Durable(), [True]
     seen: list[str] = []
 
     def second(value: Any, call: Any) -> Any:
@@ -281,7 +278,7 @@ def test_an_attempt_that_was_followed_by_another_stays_as_it_was():
     bench.add("first", first, NETWORK)
     bench.add("second", second, NETWORK)
     root = retry(sequence(stage("first"), retry(stage("second"), 2)), 2)
-    options: dict[str, Any] = {"journal": journal, "run_id": "r", "retry_failed": True}
+    options: dict[str, Any] = {"retry_failed": True}
     with pytest.raises(StageFailed, match="broken"):
         bench.run(root, 1, **options)
     assert seen == [
@@ -297,7 +294,7 @@ def test_an_attempt_that_was_followed_by_another_stays_as_it_was():
 
 
 def test_an_inner_call_that_succeeded_after_a_failed_one_is_not_repeated():
-    bench, journal, paid = Bench(), _journal(), []
+    bench, paid = _Durable(), []
 
     def pay(value: Any) -> Any:
         paid.append(value)
@@ -317,7 +314,7 @@ def test_an_inner_call_that_succeeded_after_a_failed_one_is_not_repeated():
 
     bench.add("pay", pay, NETWORK)
     bench.add("twice", twice, NETWORK)
-    options: dict[str, Any] = {"journal": journal, "run_id": "r", "retry_failed": True}
+    options: dict[str, Any] = {"retry_failed": True}
     with pytest.raises(SystemExit):
         bench.run(stage("twice"), 1, **options)
     assert bench.run(stage("twice"), 1, **options).output == "receipt"
@@ -341,9 +338,9 @@ def test_runs_that_nothing_used_for_a_month_are_forgotten(tmp_path):
 
 
 def test_a_full_disk_inside_a_stage_that_calls_stages_is_not_the_fault_of_the_stage(tmp_path):
-    bench, journal = Bench(), SqliteJournal(tmp_path)
+    bench = _Durable()
     bench.add("big", lambda _value: "x" * 100_000, NETWORK)
     bench.add("twice", lambda value, call: [call.stage("big", value) for _ in range(2)])
-    journal._database._connection.execute("PRAGMA max_page_count = 8")
+    bench.journal._database._connection.execute("PRAGMA max_page_count = 8")
     with pytest.raises(JournalError, match="is full"):
-        bench.run(stage("twice"), 1, journal=journal, run_id="r")
+        bench.run(stage("twice"))

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from caloron.cli import output
 from caloron.cli.app import Answer, DryRun, add_options, exclude_each_other, group, planned
-from caloron.cli.commands.forge import wake_engine
 from caloron.cycles import Cycles, CycleState, location_of
 from caloron.cycles.report import Breadcrumb
 from caloron.cycles.report import breadcrumb as breadcrumb_of
 from caloron.cycles.storage import shown
-from caloron.engine.agent_view import cycles_in
-from caloron.engine.cycle_breadcrumbs import Left, Place, leave
 from caloron.errors import CaloronError, NotFound, UsageError
 from caloron.ids import is_valid_id
 from caloron.ledger.locate import current_project_name, find_project
-from caloron.ledger.projects import load_project
 from caloron.slicing import to_slice
 from caloron.store.lock import ProcessIdentity, this_process
+
+if TYPE_CHECKING:
+    from caloron.engine.cycle_breadcrumbs import Left, Place
 
 _LARGEST = 10**12
 
@@ -354,6 +353,8 @@ def _find(agent: str, project: str | None, hermes: bool | None) -> tuple[Cycles,
 
 def _of_sprint(agent: str, project: str | None) -> Cycles | None:
     """The cycles of an agent of a project; None if there is no such agent."""
+    from caloron.engine.agent_view import cycles_in
+
     try:
         folder = find_project(current_project_name() if project is None else project).agents
     except CaloronError:
@@ -401,6 +402,11 @@ def breadcrumb(
         if dry_run:
             return DryRun(planned("print", crumb.task))
         return Answer(_crumb_data(state, crumb), crumb.text)
+    # Agents report every step with `act`, which needs neither a project nor a forge.
+    from caloron.cli.commands.forge import wake_engine
+    from caloron.engine.cycle_breadcrumbs import Place, leave
+    from caloron.ledger.projects import load_project
+
     place = Place(number=issue or pull or 0, is_pull=pull is not None)
     loaded = load_project(project)
     if dry_run:

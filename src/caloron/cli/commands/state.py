@@ -19,8 +19,7 @@ from caloron.backup.verify import Issue, Report, verification
 from caloron.cli import output
 from caloron.cli.app import Answer, DryRun, Failed, group, is_text, planned, sprint_option
 from caloron.cli.format import counted, size
-from caloron.cli.locks import ensure_unlocked, exclusive
-from caloron.cli.project_view import disk_usage
+from caloron.cli.project_view import disk_usage, ensure_unlocked, exclusive
 from caloron.cli.render import aligned
 from caloron.engine.exports import exported_files
 from caloron.errors import CaloronError, NotFound, UsageError

@@ -27,7 +27,7 @@ _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 class Tokens(NamedTuple):
-    """Where the tokens are: that of our account, and that of the second one which reviews."""
+    """The places of the tokens of our account and of the second account, which reviews."""
 
     own: TokenSource
     reviewer: TokenSource | None
@@ -49,14 +49,14 @@ def token_values(config: ProjectConfig) -> dict[str, str]:
     if reviewer:
         named[config.reviewer_token_env or "reviewer_token"] = reviewer
     host = config.host or GITHUB
-    found = {name: _value(source, config.forge, host) for name, source in named.items()}
+    values = {name: _value(source, config.forge, host) for name, source in named.items()}
     if config.webhook_secret_env:
-        found[config.webhook_secret_env] = os.environ.get(config.webhook_secret_env, "")
-    return {name: value for name, value in found.items() if value}
+        values[config.webhook_secret_env] = os.environ.get(config.webhook_secret_env, "")
+    return {name: value for name, value in values.items() if value}
 
 
 def _value(source: TokenSource, kind: str, host: str) -> str:
-    """Empty if it cannot be read now: `read_token` makes it known to redactors once it can be."""
+    """Return a token; empty if it cannot be read yet (`read_token` tells redactors later)."""
     if source.env:
         return os.environ.get(source.env, "").strip()
     try:
@@ -68,7 +68,7 @@ def _value(source: TokenSource, kind: str, host: str) -> str:
 
 @lru_cache(maxsize=8)
 def _read_once(source: TokenSource, host: str) -> str:
-    """A credential helper may take its time."""
+    """Read a token once: a credential helper may be slow."""
     return read_token(source, host)
 
 
@@ -106,7 +106,7 @@ def forge_clock(forge: Forge) -> float | None:
     return forge.http.get("").date_s if isinstance(forge, RemoteForge) else None
 
 
-def look(config: ProjectConfig, forge: Forge) -> RepositoryInfo:
+def repository_info(config: ProjectConfig, forge: Forge) -> RepositoryInfo:
     """Return the repository as our account sees it; errors say what the user has to set up."""
     from caloron.forge.remote.forge import RemoteForge
 
@@ -155,9 +155,9 @@ def main_by_git(mirror: Mirror, kind: str) -> str:
         commit = mirror.fetch_main()
         mirror.check_push_access(commit)
     except GitError as error:
-        said = " ".join(complaint(error.stderr).split())
+        reason = " ".join(complaint(error.stderr).split())
         raise PreconditionFailed(
-            f"git may not fetch from and push to {mirror.remote.url}: {said}",
+            f"git may not fetch from and push to {mirror.remote.url}: {reason}",
             hint=f"a token needs the scopes {SCOPES[kind]}; another way for git, such as SSH, is"
             " named with --git-url, later with the setting git_url",
         ) from error

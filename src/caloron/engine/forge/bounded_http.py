@@ -15,7 +15,7 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
-#: For the thread of a connection that was given up to end; it has nothing more to wait for.
+#: How long the thread of a dropped connection may take to end.
 _HANDOVER_S = 1.0
 
 
@@ -48,7 +48,7 @@ class BoundedServer(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def has_read(self, connection: socket.socket) -> None:
-        """Handlers call this once a request is complete: from then on it is not given up."""
+        """Mark a request as complete, so that its connection is not dropped; handlers call this."""
         with self._lock:
             self._reading.pop(connection, None)
 
@@ -69,26 +69,25 @@ class BoundedServer(ThreadingHTTPServer):
             self._places.release()
 
     def service_actions(self) -> None:
-        """Give up requests that took too long to arrive; the server calls this all the time."""
+        """Drop requests that took too long to arrive; the server calls this regularly."""
         now = time.monotonic()
         with self._lock:
-            late = [one for one in self._reading.values() if one.until < now]
-            for one in late:
-                self._give_up(one)
+            for reading in [r for r in self._reading.values() if r.until < now]:
+                self._drop(reading)
 
     def _take_place(self) -> bool:
-        """Give up one unread request; False if every request is being answered."""
+        """Drop one unread request; False if every request is being answered."""
         with self._lock:
-            held = Counter(one.client for one in self._reading.values())
-            if not held:
+            clients = Counter(reading.client for reading in self._reading.values())
+            if not clients:
                 return False
-            client = held.most_common(1)[0][0]
-            self._give_up(next(one for one in self._reading.values() if one.client == client))
+            client = clients.most_common(1)[0][0]
+            self._drop(next(r for r in self._reading.values() if r.client == client))
         return self._places.acquire(timeout=_HANDOVER_S)
 
-    def _give_up(self, one: _Reading) -> None:
-        """End the reading of a connection: its thread sees the end of the request."""
-        del self._reading[one.connection]
+    def _drop(self, reading: _Reading) -> None:
+        """Shut a connection down for reading: its thread sees the end of the request."""
+        del self._reading[reading.connection]
         with suppress(OSError):
             # The client may have closed it already.
-            one.connection.shutdown(socket.SHUT_RDWR)
+            reading.connection.shutdown(socket.SHUT_RDWR)

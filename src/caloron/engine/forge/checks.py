@@ -1,4 +1,4 @@
-"""Finds out whether the forge of a project can be worked on, by asking it: for `caloron doctor`."""
+"""Checks for `caloron doctor` whether a sprint could run on the forge of a project."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from caloron.agents.doctor import Finding
-from caloron.engine.forge.access import forge_clock, look, notes_on, refuse_unfit, review_mode
+from caloron.engine.forge.access import (
+    forge_clock,
+    notes_on,
+    refuse_unfit,
+    repository_info,
+    review_mode,
+)
 from caloron.engine.forge.connect import open_forge
 from caloron.engine.forge.webhooks import webhooks_of
 from caloron.errors import CaloronError
@@ -21,7 +27,7 @@ _CLOCK_S = 60.0
 
 
 def examine_forge(project: Project) -> Iterator[Finding]:
-    """The forge, our rights there, how verdicts are told, its clock and its webhooks."""
+    """Check the forge, our rights there, its way of reviews, its clock and its webhooks."""
     try:
         forge = open_forge(project)
     except CaloronError as error:
@@ -35,7 +41,7 @@ def examine_forge(project: Project) -> Iterator[Finding]:
 
 def _examine(project: Project, forge: Forge) -> Iterator[Finding]:
     try:
-        about = look(project.config, forge) if project.is_remote else forge.about()
+        about = repository_info(project.config, forge) if project.is_remote else forge.about()
     except CaloronError as error:
         yield _bad("forge", error)
         return
@@ -58,7 +64,7 @@ def _clock(forge: Forge) -> Finding:
     there = forge_clock(forge)
     apart = 0.0 if there is None else there - (before + time.time()) / 2
     ok = abs(apart) < _CLOCK_S
-    # The forge tells whole seconds.
+    # The forge answers with whole seconds.
     same = "the same time as here" if abs(apart) < 2 else f"{apart:+.0f} s from here"
     return Finding(
         check="forge clock", ok=ok, needed=False,

@@ -1,4 +1,4 @@
-"""Performs effects on the forge: intend, do, record; after a crash, look for traces first."""
+"""Performs effects on the forge: intend, do, record; after a crash it first looks for traces."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from caloron.store.files import is_disk_full
 _THREADS = 4
 #: Short, because an unreachable forge gets no effect before a poll succeeds again.
 _PAUSE_S = 1.0
-#: How often a forge may call a conflict what git merges here: it has not looked at it yet.
+#: How often a conflict that git does not find is tried again.
 _DOUBTED_TRIES = 6
 
 
@@ -64,15 +64,15 @@ class EffectExecutor:
         self._only = only
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="effect")
         self._running: set[int] = set()
-        #: How often an effect was refused for a reason that is not believed.
+        #: How often the forge reported a conflict of an effect that git does not find.
         self._doubts: Counter[int] = Counter()
         self._lock = threading.Lock()
 
     def dispatch(self, epoch: int | None = 0) -> float | None:
-        """Start what is due; the moment at which the next postponed effect is due, if any.
+        """Start the effects that are due; return when the next postponed effect is due, if any.
 
-        `epoch` is that of the look on which these effects were decided. An effect is left for
-        later once the forge did not answer since: what people did there meanwhile is not known.
+        `epoch` is that of the poll on which these effects were decided. After an outage since then
+        effects wait for the next poll: the acts of people in between are unknown.
         """
         next_due: float | None = None
         for entry in self._journal.due():
@@ -116,7 +116,7 @@ class EffectExecutor:
             self._signal.notify()
 
     def perform(self, entry: Entry) -> None:
-        """Carry one effect through to its record."""
+        """Perform one effect and record the outcome."""
         try:
             self._carry_out(entry)
         except ForgePaused as error:
@@ -139,7 +139,7 @@ class EffectExecutor:
             self._refused(entry, error)
 
     def _refuse_full_disk(self, error: Exception) -> None:
-        """A full disk is no answer of the forge: no task is to blame, and no retry helps."""
+        """Raise for a full disk: no task is to blame, and no retry helps."""
         if is_disk_full(error, self._runs.root.parent):
             raise error
 
@@ -171,7 +171,7 @@ class EffectExecutor:
         )
 
     def _probe(self, entry: Entry, probe: Probe) -> None:
-        """Look at the process of a silent agent and write down what it does."""
+        """Inspect the process of a silent agent and record what it does."""
         run_dir = self._runs.newest(probe.item)
         finding = launch.probe(run_dir) if run_dir else "no process was started"
         if not entry.intended:
@@ -182,24 +182,24 @@ class EffectExecutor:
 def execute(
     journal: Journal, operations: ForgeOperations, entry: Entry, effect: Effect, *, only: str = ""
 ) -> tuple[Fact, ...]:
-    """Look for what may have been done already, do it if it is not there, and record it."""
-    found: tuple[Fact, ...] | None = None
+    """Look for traces of an interrupted effect, perform it if there are none, and record it."""
+    facts: tuple[Fact, ...] | None = None
     of = f"{entry.kind}/{effect.task}"
     if not entry.intended:
         if not journal.intend(entry):
             return ()
         crashpoint("effect.intend", of)
     if entry.intended or journal.looks_first:
-        found = operations.find(effect)
-    if found is None and not effect.key.startswith(only):
-        journal.drop(entry, "nobody wants it any more")
+        facts = operations.find(effect)
+    if facts is None and not effect.key.startswith(only):
+        journal.drop(entry, "the sprint was discarded")
         return ()
-    if found is None:
-        found = operations.do(effect)
+    if facts is None:
+        facts = operations.do(effect)
         crashpoint("effect.do", of)
-    journal.record(entry, found)
+    journal.record(entry, facts)
     crashpoint("effect.record", of)
-    return found
+    return facts
 
 
 def _log(entry: Entry, message: str, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""What is looked at in the last moment before a merge: a later no of a person, and the CI."""
+"""Checks just before a merge: objections of people since the decision, and the forge's CI."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from caloron.git.mirror import Mirror
 from caloron.git.repository_context import ci_files
 from caloron.ports import Clock, Forge
 
-#: A CI that has not said anything about a head by then has nothing to say.
+#: A CI that has reported nothing about a head by then does not run for it.
 _CI_BEGINS_S = 60.0
 
 
 class ChecksPending(ForgeError):
-    """The forge's own CI has not ended: the lane is free for others until it has."""
+    """The forge's own CI has not ended; meanwhile other changes may be merged."""
 
 
 class LaterVeto(StaleHead):
-    """Somebody said on the forge that the change is not to be merged, and nobody heard it yet."""
+    """A person objected to the merge on the forge, in comments that no tick has handled yet."""
 
-    def __init__(self, message: str, said: tuple[CommentSnapshot, ...]) -> None:
+    def __init__(self, message: str, comments: tuple[CommentSnapshot, ...]) -> None:
         super().__init__(message)
-        self.said = said
+        self.comments = comments
 
 
 class MergeGate:
@@ -44,12 +44,12 @@ class MergeGate:
         #: The sprint as it is now: whether the merge is still wanted.
         self._state = state
 
-    def look(self, effect: Merge) -> None:
+    def check(self, effect: Merge) -> None:
         self._look_for_a_later_no(effect)
         self._look_at_checks(effect)
 
     def _look_for_a_later_no(self, effect: Merge) -> None:
-        """A person may have said no since the merge was decided, to us or on the forge."""
+        """Refuse a merge that a person stopped after it was decided, here or on the forge."""
         state = self._state()
         task = state.tasks.get(effect.task)
         name = f"pull request #{effect.pull}"
@@ -75,13 +75,13 @@ class MergeGate:
 
     def _look_at_comments(self, task: Task) -> None:
         places = [number for number in (task.links.issue, task.links.pull) if number is not None]
-        said = [comment for number in places for comment in self._forge.comments(number)]
-        if words := new_objections(task, said):
+        comments = [comment for number in places for comment in self._forge.comments(number)]
+        if words := new_objections(task, comments):
             who, what = words[0].author, words[0].body.splitlines()[0].strip()
             raise LaterVeto(f"{who} said {what} on #{words[0].issue}", words)
 
     def _look_at_checks(self, effect: Merge) -> None:
-        """The forge's own CI has its say before a merge, where there is one."""
+        """Refuse a merge that the forge's own CI has not passed, where there is a CI."""
         checks = self._forge.checks(effect.head)
         if checks.state == "pending":
             raise ChecksPending(f"waits for the forge's CI: {checks.detail or 'not told yet'}")
@@ -91,7 +91,7 @@ class MergeGate:
             raise ChecksPending("waits for the forge's CI: nothing reported yet")
 
     def _may_still_report(self, effect: Merge) -> bool:
-        """Whether a CI that the repository has may not have begun with a head that is new."""
+        """True if the repository has a CI that may not have started for this new head."""
         task = self._state().tasks.get(effect.task)
         if task is None or task.review.seen_head != effect.head or not self._forge.url(effect.pull):
             return False

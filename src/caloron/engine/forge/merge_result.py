@@ -1,6 +1,6 @@
-"""What a merge put on main, read in our own repository; and how it is taken out again.
+"""Finds the commit of a merge in our own repository, and makes the commit that reverts it.
 
-It only looks: what is changed on the forge is changed by the effect executor.
+This module changes nothing on the forge; the effect executor does.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def merge_result(
     for pause in _PAUSES_S:
         if _is_on_main(mirror, commit, main):
             break
-        # What a forge has just merged may be a moment late for git.
+        # Git may show a merge a moment later than the API.
         time.sleep(pause)
         main = _main(mirror)
     if not _is_on_main(mirror, commit, main):
@@ -75,7 +75,7 @@ def _is_on_main(mirror: Mirror, commit: str, main: str) -> bool:
 
 
 def _main(mirror: Mirror) -> str:
-    """Main as it is now; not to get it says nothing about what was done, so it is tried again."""
+    """Fetch main; a failure says nothing about the effect, so the effect is tried again."""
     try:
         return mirror.fetch_main()
     except (GitError, NotFound) as error:
@@ -84,18 +84,18 @@ def _main(mirror: Mirror) -> str:
 
 @dataclass(frozen=True)
 class RevertMade:
-    """The commit that takes a merge out, and one on top of it that brings the change back."""
+    """The commit that reverts a merge, and a commit on top of it that brings the change back."""
 
     head: str
     again: str
 
 
 def make_revert(mirror: Mirror, effect: MakeRevert) -> RevertMade:
-    """Both commits in our own repository; the same effect gives the same commits."""
+    """Make both commits in our own repository; the same effect gives the same commits."""
     main = _main(mirror)
     before = _before(mirror, effect)
     head = mirror.same_tree_as(before, effect.commit, effect.message)
-    merged = mirror.merge(main, head, "Merge for a look at conflicts")
+    merged = mirror.merge(main, head, "Merge to find conflicts")
     if isinstance(merged, Conflict):
         files = ", ".join(printable_names(merged.files))
         raise MergeConflict(f"what came after it changed the same lines of {files}")
@@ -103,12 +103,12 @@ def make_revert(mirror: Mirror, effect: MakeRevert) -> RevertMade:
 
 
 def bring_back(mirror: Mirror, effect: MakeRevert, head: str) -> str:
-    """The change again, on top of what takes it out: a merge alone would bring nothing back."""
+    """Commit the change again on top of its revert: a second merge would bring nothing back."""
     return mirror.same_tree_as(effect.commit, head, f"Again: {effect.message}")
 
 
 def _before(mirror: Mirror, effect: MakeRevert) -> str:
-    """Main as it was before the merge, however the forge merges."""
+    """Return main as it was before the merge, for each way in which a forge merges."""
     commit, parents = effect.commit, mirror.parents(effect.commit)
     if len(parents) > 1 or mirror.subject(commit) == first_line(effect.merged_as):
         return parents[0]

@@ -1,4 +1,4 @@
-"""Each effect on the forge: how it is done, and how its traces are found again after a crash.
+"""Performs each effect on the forge, and recognises the traces of one that was cut short.
 
 In a sprint no other module changes anything on a forge.
 """
@@ -56,7 +56,7 @@ from caloron.store.redact import Redactor
 
 
 class ForgeOperations:
-    """Does effects, and finds again what they left; called by their one executor."""
+    """Performs effects and finds their traces; only the effect executor calls it."""
 
     def __init__(
         self,
@@ -69,10 +69,10 @@ class ForgeOperations:
         self._forge = forge
         self._mirror = mirror
         self._redactor = redactor
-        self._before_merge = MergeGate(forge, mirror, clock, state)
+        self._gate = MergeGate(forge, mirror, clock, state)
 
     def find(self, effect: Effect) -> tuple[Fact, ...] | None:
-        """What an effect that may have been done left on the forge; None: do it."""
+        """Return the facts of an effect that was done before a crash; None: it was not done."""
         forge = self._forge
         match effect:
             case CreateIssue():
@@ -99,7 +99,7 @@ class ForgeOperations:
                 | ReportProgress()
                 | Describe()
             ):
-                # Doing these looks at the object first.
+                # `do` reads the object first, so repeating these changes nothing.
                 return None
             case MakeRevert():
                 seen = forge.branch(effect.branch)
@@ -144,7 +144,7 @@ class ForgeOperations:
         return (seen,)
 
     def _merge(self, effect: Merge) -> tuple[Fact, ...]:
-        self._before_merge.look(effect)
+        self._gate.check(effect)
         commit, message = self._verified_merge(effect), self._redactor.text(effect.message)
         verified = VerifiedMerge(commit, self._mirror.path) if commit else None
         merged = self._forge.merge(effect.pull, effect.head, effect.base, message, verified)
@@ -156,7 +156,7 @@ class ForgeOperations:
             commit = self._verified_merge(effect)
             if not (commit and is_landed(self._mirror, commit)):
                 return None
-            # We were killed after the push to main, and the forge does not know what it was.
+            # A crash came after the push to main and before the forge showed the merge.
             pull = self._forge.mark_merged(effect.pull, commit)
         return self._after_merge(effect, pull)
 
@@ -175,11 +175,11 @@ class ForgeOperations:
             return ()
 
     def _comment_of(self, effect: ReportProgress) -> int | None:
-        found = self._forge.find_comment(effect.issue, effect.marker)
-        return found.id if found else None
+        comment = self._forge.find_comment(effect.issue, effect.marker)
+        return comment.id if comment else None
 
     def _describe(self, effect: Describe) -> Snapshot:
-        """Change a section that is not yet as it is to be; what people wrote around it stays."""
+        """Change our section if it differs; the text of people around it stays."""
         forge, number, text = self._forge, effect.number, self._redactor.text(effect.text)
         seen = forge.pull(number) if effect.is_pull else forge.issue(number)
         body = with_section(seen.body, effect.section, text, add=effect.add)
@@ -190,7 +190,7 @@ class ForgeOperations:
     def _do_to_issue(
         self, effect: AddLabel | CloseIssue | ReopenIssue | EditIssue
     ) -> IssueSnapshot:
-        """Change an issue that is not yet as it is to be; what a person wrote there stays."""
+        """Change an issue if it differs; the text of people in it stays."""
         forge, number = self._forge, effect.issue
         issue = forge.issue(number)
         match effect:
@@ -206,18 +206,18 @@ class ForgeOperations:
                 return forge.edit_issue(number, body) if issue.body == effect.old else issue
 
     def after_refusal(self, effect: Effect | Probe, error: Exception) -> tuple[Snapshot, ...]:
-        """The pull request as it is: often a person's act there explains it.
+        """Read the pull request after a refusal: a person's act there often explains it.
 
-        Of a merge also its issue; of one that came too late main and the reviews, too.
+        For a merge its issue is read too, and for a stale merge also main and the reviews.
         """
         if not isinstance(effect, PostReview | Merge) or isinstance(
             error, ChecksPending | ApprovalMissing
         ):
             return ()
-        said = error.said if isinstance(error, LaterVeto) else ()
-        return (*said, *self._as_it_is(effect, error))
+        objections = error.comments if isinstance(error, LaterVeto) else ()
+        return (*objections, *self._current(effect, error))
 
-    def _as_it_is(self, effect: PostReview | Merge, error: Exception) -> tuple[Snapshot, ...]:
+    def _current(self, effect: PostReview | Merge, error: Exception) -> tuple[Snapshot, ...]:
         try:
             pull = self._forge.pull(effect.pull)
             if not isinstance(effect, Merge):
@@ -230,14 +230,16 @@ class ForgeOperations:
                 return (pull, *issues)
             return (pull, *issues, *self._main(), *self._forge.reviews(effect.pull))
         except (ForgeError, NotFound) as problem:
-            log.warning("cannot look at what was refused", error=problem, pull=effect.pull)
-            # The refusal itself is told, and is enough.
+            log.warning(
+                "cannot read the pull request of a refused effect", error=problem, pull=effect.pull
+            )
+            # The refusal itself is reported, and is enough.
             return ()
 
     def is_doubtful(self, effect: Effect | Probe, error: Exception) -> bool:
-        """Whether a forge calls a conflict what git merges here, as a busy Gitea does for a while.
+        """True if the forge reports a conflict that git does not find, as a busy Gitea does.
 
-        Its word for a conflict is the one for a change that it has not looked at yet.
+        Gitea answers the same for a conflict and for a change that it has not checked yet.
         """
         if not (isinstance(effect, Merge) and isinstance(error, MergeConflict) and effect.base):
             return False
@@ -246,12 +248,12 @@ class ForgeOperations:
         return merged is not None and not isinstance(merged, Conflict)
 
     def refusal(self, effect: Effect | Probe, error: Exception) -> Refusal:
-        """What kind of no it was; a branch that is not where it was may not be there at all."""
+        """Classify a refusal; a branch that moved may also have been deleted."""
         try:
             gone = self._branch_is_gone(effect, error)
         except (ForgeError, NotFound) as problem:
-            log.warning("cannot look for the branch", error=problem, effect=effect.key)
-            # Whether it is there is not known: the refusal stays what it is.
+            log.warning("cannot read the branch", error=problem, effect=effect.key)
+            # It is unknown whether the branch exists, so the refusal keeps its kind.
             gone = False
         return "gone" if gone else _kind_of(error)
 
@@ -269,14 +271,14 @@ class ForgeOperations:
                 return False
 
     def _after_push(self, effect: Push) -> tuple[Fact, ...]:
-        """The pull request with its new head: told together with the push."""
+        """Report the pull request with its new head together with the push."""
         done = _done(effect, "push", effect.new)
         return (done,) if effect.pull is None else (self._forge.pull(effect.pull), done)
 
     def _after_merge(
         self, effect: Merge, pull: PullSnapshot, *, did_it: bool = False
     ) -> tuple[Fact, ...]:
-        """The merged pull request, main as it is now, and the commit of the merge."""
+        """Report the merged pull request, main as it is now, and the commit of the merge."""
         verified = self._verified_merge(effect)
         done = merge_result(self._mirror, effect, pull, verified, did_it=did_it)
         return (pull, *self._main(), done)
@@ -296,8 +298,8 @@ def _done(effect: Effect, kind: str, commit: str = "") -> EffectDone:
     return EffectDone(key=effect.key, task=effect.task, kind=kind, commit=commit)
 
 
-def _seen(found: Snapshot | None) -> tuple[Snapshot, ...] | None:
-    return None if found is None else (found,)
+def _seen(snapshot: Snapshot | None) -> tuple[Snapshot, ...] | None:
+    return None if snapshot is None else (snapshot,)
 
 
 def _kind_of(error: Exception) -> Refusal:

@@ -12,6 +12,7 @@ from caloron.domain.model.facts import Fact
 from caloron.domain.model.snapshots import Snapshot
 from caloron.domain.reporting.waiting import Outage, outage_after
 from caloron.domain.rules.people.labelled_issues import LABEL
+from caloron.durations import Backoff
 from caloron.engine.signals import LoopSignal
 from caloron.errors import ForgeError, ForgePaused, ForgeUnavailable
 from caloron.ledger.ledger import SQL, Ledger, append_facts
@@ -37,7 +38,7 @@ class SnapshotFilter:
             new = []
             for snapshot in seen:
                 last = self._last.get(snapshot.object)
-                if last is None or _picture(last) != _picture(snapshot):
+                if last is None or _without_version(last) != _without_version(snapshot):
                     new.append(snapshot)
                 if last is None or snapshot.version > last.version:
                     self._last[snapshot.object] = snapshot
@@ -57,12 +58,12 @@ class SnapshotFilter:
                 last = self._last.get(fact.object)
                 if last is None or fact.version > last.version:
                     self._last[fact.object] = fact
-                elif _picture(last) != _picture(fact):
+                elif _without_version(last) != _without_version(fact):
                     # An older snapshot was reported after a newer one: report the next one again.
                     del self._last[fact.object]
 
 
-def _picture(snapshot: Snapshot) -> Snapshot:
+def _without_version(snapshot: Snapshot) -> Snapshot:
     return msgspec.structs.replace(snapshot, version=0)
 
 
@@ -100,11 +101,11 @@ class Poller:
         with ledger.db.snapshot() as connection:
             #: Why nothing can be asked of the forge now, and since when.
             self.outage: Outage | None = read_outage(connection, sprint)
-        #: How often it did not answer anybody, and how many of these are made good by a look.
+        #: How many requests failed, and how many of these failures a later poll has made good.
         self._losses = self._made_good = 0
         self._counting = threading.Lock()
-        #: When the last look ended, and how long it took.
-        self._looked_at = self._look_s = 0.0
+        #: When the last poll ended, and how long it took.
+        self._polled_at = self._poll_took_s = 0.0
         self._end = threading.Event()
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="poller", daemon=True)
@@ -149,14 +150,14 @@ class Poller:
     def poll(self) -> bool:
         """Poll once; return True if there was anything new."""
         losses = self._losses
-        new = self._look()
+        new = self._read_news()
         if self._made_good != losses:
             self._made_good = losses
             self._signal.notify()
         self._on_success()
         return new
 
-    def _look(self) -> bool:
+    def _read_news(self) -> bool:
         cursor = self._cursor or self._ledger.get(self._key)
         seen = self._forge.poll(cursor)
         news = self._reported.new_ones(seen.snapshots)
@@ -164,15 +165,15 @@ class Poller:
         if not news and (seen.cursor == cursor or time.monotonic() < self._kept_at):
             return False
         with self._ledger.db.transaction("poll") as connection:
-            told = append_facts(connection, self._sprint, news)
+            appended = append_facts(connection, self._sprint, news)
             connection.execute(SQL["put_kv"], {"key": self._key, "value": seen.cursor})
         self._kept_at = time.monotonic() + _KEEP_CURSOR_S
-        return told > 0
+        return appended > 0
 
     def begin(self) -> None:
-        """Start a new sprint's watch from now: what happened before it is not its business.
+        """Set the cursor of a new sprint to now: earlier events do not concern it.
 
-        Main is, and the open issues that people labelled for a sprint to come.
+        Exceptions are main and the open issues that people labelled for a sprint to come.
         """
         main = self._forge.branch(self._forge.main)
         cursor = self._forge.poll("").cursor
@@ -183,12 +184,12 @@ class Poller:
 
     def _run(self) -> None:
         try:
-            self._look_again_and_again()
+            self._poll_repeatedly()
         except Exception as error:  # noqa: BLE001 - the loop stops with it, whatever it is
-            # Without a poller the sprint would go on blind, and nobody would know.
+            # Without a poller the sprint would go on without seeing the forge.
             self._signal.fail(error)
 
-    def _look_again_and_again(self) -> None:
+    def _poll_repeatedly(self) -> None:
         pause, misses = self._interval_s, 0
         while True:
             self._sleep(pause)
@@ -198,8 +199,8 @@ class Poller:
             try:
                 if self.poll():
                     self._signal.notify()
-                self._looked_at = time.monotonic()
-                self._look_s = self._looked_at - began
+                self._polled_at = time.monotonic()
+                self._poll_took_s = self._polled_at - began
                 pause, misses = self._interval_s, 0
             except ForgeError as error:
                 if is_disk_full(error, self._ledger.db.path.parent):
@@ -211,9 +212,9 @@ class Poller:
 
     def _sleep(self, seconds: float) -> None:
         if self._wake.wait(seconds):
-            # What comes in a burst is seen in one look, and however much comes, the forge is asked
-            # for half of the time at most: a look rests as long as it took, from its end on.
-            rest = self._looked_at + self._look_s - time.monotonic()
+            # One poll covers a burst. After a poll comes a pause of the same length, so that polls
+            # take at most half of the time.
+            rest = self._polled_at + self._poll_took_s - time.monotonic()
             self._end.wait(max(_BURST_S, rest))
         self._wake.clear()
 
@@ -222,7 +223,7 @@ class Poller:
             self._losses += 1
 
     def _on_failure(self, error: ForgeError) -> None:
-        log.warning("a look at the forge failed; it is repeated", error=error)
+        log.warning("a poll of the forge failed; it is repeated", error=error)
         self._count_loss()
         self._reported.reset()
         until = error.until if isinstance(error, ForgePaused) else None
@@ -240,6 +241,6 @@ class Poller:
 
 
 def pause_after(error: ForgeError, misses: int, interval_s: float) -> float:
-    """How long to wait after a look that failed, and `misses` others before it."""
+    """Return the pause after a failed poll that `misses` failed polls came before."""
     longest = _LONGEST_SILENCE_S if isinstance(error, ForgeUnavailable) else _LONGEST_PAUSE_S
-    return min(min(interval_s, _FIRST_PAUSE_S) * 2.0 ** min(misses, 10), longest)
+    return Backoff(min(interval_s, _FIRST_PAUSE_S), longest).pause(misses + 1)

@@ -1,7 +1,7 @@
-"""Hears the forge's webhooks: a signed one lets the poller look at once, and does nothing else.
+"""Listens for the forge's webhooks: a signed webhook wakes the poller, and does nothing else.
 
-What a webhook says is not read: looking at the forge stays the truth, so one that is lost, doubled
-or forged in its contents changes nothing.
+The content of a webhook is not read: only polls report facts. So a webhook that is lost, doubled or
+forged changes nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SIGNATURES = ("X-Hub-Signature-256", "X-Gitea-Signature")
 
 
 def webhooks_of(config: ProjectConfig, wake: Callable[[], None]) -> Webhooks | None:
-    """The listener that the settings ask for; None: no webhooks."""
+    """Return the listener that the settings configure; None: no webhooks."""
     if not config.webhook or config.forge == "local":
         return None
     refuse_unsigned(config)
@@ -46,7 +46,7 @@ def webhooks_of(config: ProjectConfig, wake: Callable[[], None]) -> Webhooks | N
 
 
 def refuse_unsigned(config: ProjectConfig) -> None:
-    """Whoever hears more than this machine must be able to tell the forge from others."""
+    """Refuse to listen beyond loopback without a secret that proves the sender."""
     host = config.webhook.rpartition(":")[0].strip("[]")
     if config.webhook and not config.webhook_secret_env and not _is_loopback(host):
         raise PreconditionFailed(
@@ -71,7 +71,7 @@ class Webhooks:
         self._secret = secret.encode()
         self._wake = wake
         self._server: _Server | None = None
-        #: Why nobody listens although somebody should: the port is taken, say.
+        #: Why the server could not listen, for example because the port is taken.
         self.problem = ""
 
     @property
@@ -79,14 +79,14 @@ class Webhooks:
         return int(self._server.server_address[1]) if self._server else self._address[1]
 
     def start(self) -> None:
-        """Listen; where that cannot be, `problem` says why, and polling is all there is."""
+        """Listen; if that fails, `problem` has the reason and polling goes on alone."""
         try:
             self._server = _Server(self._address, _Handler)
         except (OSError, OverflowError) as error:
             log.warning("cannot listen for webhooks", error=error, port=self.port)
-            self.problem = f"webhooks cannot be heard on {self._address[0]}:{self.port}: {error}"
+            self.problem = f"cannot listen for webhooks on {self._address[0]}:{self.port}: {error}"
             return
-        self._server.heard = self._heard
+        self._server.receive = self._receive
         threading.Thread(
             target=self._server.serve_forever, args=(0.1,), name="webhooks", daemon=True
         ).start()
@@ -97,8 +97,8 @@ class Webhooks:
             self._server.server_close()
             self._server = None
 
-    def _heard(self, body: bytes, signatures: list[str]) -> bool:
-        """Whether it is from the forge; if so, the poller looks."""
+    def _receive(self, body: bytes, signatures: list[str]) -> bool:
+        """Wake the poller if a webhook is from the forge; return whether it is."""
         if self._secret and not self._is_signed(body, signatures):
             return False
         self._wake()
@@ -106,20 +106,20 @@ class Webhooks:
 
     def _is_signed(self, body: bytes, signatures: list[str]) -> bool:
         expected = hmac.new(self._secret, body, hashlib.sha256).hexdigest().encode()
-        given = [one.removeprefix("sha256=").encode("utf-8", "replace") for one in signatures]
-        return any(hmac.compare_digest(expected, one) for one in given)
+        sent = [text.removeprefix("sha256=").encode("utf-8", "replace") for text in signatures]
+        return any(hmac.compare_digest(expected, signature) for signature in sent)
 
 
 class _Server(BoundedServer):
-    heard: Callable[[bytes, list[str]], bool]
+    receive: Callable[[bytes, list[str]], bool]
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        # What is missed while all places are taken is seen by polling.
+        # Polling makes up for webhooks that are dropped while all threads are busy.
         super().__init__(address, handler, at_once=_AT_ONCE, patience_s=_READING_S)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A sender that goes away in the middle is nobody's trouble."""
+        """Ignore a sender that disconnects in the middle."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -138,8 +138,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.has_read(self.connection)
         signatures = [value for name in _SIGNATURES for value in self.headers.get_all(name, [])]
         whole = len(body) == int(length)
-        heard = whole and self.server.heard(body, signatures)
-        self._answer(HTTPStatus.NO_CONTENT if heard else HTTPStatus.UNAUTHORIZED)
+        accepted = whole and self.server.receive(body, signatures)
+        self._answer(HTTPStatus.NO_CONTENT if accepted else HTTPStatus.UNAUTHORIZED)
 
     def _answer(self, status: HTTPStatus) -> None:
         self.close_connection = True
@@ -148,4 +148,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """What strangers send is not written anywhere."""
+        """Log nothing: strangers decide what a request contains."""

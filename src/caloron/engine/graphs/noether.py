@@ -63,7 +63,7 @@ def simple_spec(stage: StageSpec) -> dict[str, Any]:
         "effects": [effect.kind for effect in stage.effects],
         "language": "python",
         "implementation": _WRAPPER.format(name=stage.name),
-        "examples": [{"input": one.input, "output": one.output} for one in stage.examples],
+        "examples": [{"input": e.input, "output": e.output} for e in stage.examples],
         "tags": ["caloron", *stage.tags],
     }
 

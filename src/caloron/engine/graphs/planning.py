@@ -25,7 +25,7 @@ from caloron.graph.runtime.run import RunLimits
 from caloron.ledger.projects import Project
 from caloron.store.redact import Redactor
 
-#: What decides who answers: with another model the same question is another one.
+#: These choose the model: another model makes it another run.
 _ASKED = ("CALORON_LLM_PROVIDER", "CALORON_LLM_MODEL", "CALORON_LLM_BASE_URL")
 
 
@@ -41,17 +41,17 @@ class Planning(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
     def run(self, *, durable: bool) -> Plan:
-        """The valid plan that it gives; a `GraphError` or a `UsageError` if it gives none."""
+        """Return the valid plan of the graph; `GraphError` or `UsageError` if it gives none."""
         options = RunOptions(
             run_id=self.run_id if durable else new_run_id(),
             durable=durable,
-            # What failed last time is asked again; what was answered is not.
+            # Failed calls are repeated; answered calls are not.
             retry_failed=durable,
             limits=RunLimits(run_seconds=self.seconds),
         )
-        given = self.at.run(self.prepared, self.value, options).output
+        output = self.at.run(self.prepared, self.value, options).output
         try:
-            return parse_plan_output(given, frameworks=FRAMEWORKS)
+            return parse_plan_output(output, frameworks=FRAMEWORKS)
         except PlanProblem as problem:
             if durable:
                 # Kept, it would be the answer to every later try.
@@ -78,7 +78,7 @@ def planning(
     value = {
         "goal": goal,
         "constraints": "",
-        # As the stages of a kick-off call it, with the place to look at.
+        # The names that the stages of a kick-off use.
         "brief": goal,
         "host": "local",
         "repo": project.name,

@@ -1,4 +1,4 @@
-"""Where graphs run on this machine: which stages there are, who runs them, what is remembered."""
+"""Runs graphs on this machine: the stages of a home, their runners, cache, journal and traces."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller decides for one run."""
+    """The options of one run."""
 
     run_id: str
     durable: bool = False
@@ -42,7 +42,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GraphRuntime:
-    """The stages of a home and what they run with; nothing of it needs a project."""
+    """The stages of a home and their runners; this needs no project."""
 
     def __init__(
         self, home: Path, *, unsandboxed: bool = False, more: Iterable[StageSpec] = ()
@@ -64,17 +64,17 @@ class GraphRuntime:
             if stage.name in names:
                 self.files.problems.append(f"{stage.name} comes with the program now ({stage.id})")
         known = {stage.id for stage in (*shipped, *added)}
-        more = [one for one in self._more if one.id not in known]
-        # A store of Noether holds its standard library too, perhaps an older one.
+        more = [stage for stage in self._more if stage.id not in known]
+        # A store of Noether contains its standard library too, perhaps an older version.
         others = (*added, *more)
         return Catalogue([*shipped, *(stage for stage in others if stage.name not in names)])
 
     def is_shipped(self, name: str) -> bool:
-        """Whether a name belongs to a stage that comes with the program."""
+        """True if a name belongs to a stage that comes with the program."""
         return any(self.source_of(stage) != "user" for stage in self.catalogue.by_name(name))
 
     def source_of(self, stage: StageSpec) -> str:
-        """Where a stage comes from: `caloron`, `standard` or `user`."""
+        """Return the origin of a stage: `caloron`, `standard` or `user`."""
         return self._sources.get(stage.id, "user")
 
     @cached_property
@@ -99,7 +99,7 @@ class GraphRuntime:
         return StageSandbox(self._own / "calls", unsandboxed=self._unsandboxed)
 
     def check_sandbox(self, stages: list[StageSpec]) -> None:
-        """Refuses to begin where programs among these stages could not be confined."""
+        """Refuse to begin if programs among these stages could not be confined."""
         if not self._unsandboxed and any(stage.code is not None for stage in stages):
             from caloron.engine.graphs.sandbox import StageSandbox
 
@@ -108,11 +108,11 @@ class GraphRuntime:
     def stages_of(self, prepared: Prepared) -> list[StageSpec]:
         """Each stage that a graph names, once, in the order of the graph."""
         ids = dict.fromkeys(n.id for _, n in walk(prepared.root) if isinstance(n, Stage))
-        found = (self.catalogue.get(id) for id in ids)
-        return [stage for stage in found if stage is not None]
+        stages = (self.catalogue.get(id) for id in ids)
+        return [stage for stage in stages if stage is not None]
 
     def run(self, prepared: Prepared, value: Json, options: RunOptions) -> RunResult:
-        """Runs a graph, and keeps the trace of it however it ends."""
+        """Run a graph, and keep its trace however it ends."""
         self.check_sandbox(self.stages_of(prepared))
         with ExitStack() as opened:
             settings = self._settings(options, opened)
@@ -126,7 +126,7 @@ class GraphRuntime:
         return outcome
 
     def forget(self, run_id: str) -> None:
-        """Removes what a durable run recorded: the next one of that name begins anew."""
+        """Remove the record of a durable run: the next run of that name begins anew."""
         with closing(self._journal()) as journal:
             journal.forget(run_id)
 
@@ -136,12 +136,12 @@ class GraphRuntime:
         return RedactingJournal(self._own / "runs")
 
     def _settings(self, options: RunOptions, opened: ExitStack) -> Settings:
-        """What a run needs; its files are closed with `opened`."""
+        """Open the files of a run; they are closed with `opened`."""
         cache = RedactingCache(self._own / "cache.db") if options.cached else None
         journal = self._journal() if options.durable else None
-        for one in (cache, journal):
-            if one is not None:
-                opened.callback(one.close)
+        for storage in (cache, journal):
+            if storage is not None:
+                opened.callback(storage.close)
         return Settings(
             cache=cache,
             journal=journal,

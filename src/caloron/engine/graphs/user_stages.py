@@ -1,4 +1,4 @@
-"""The stages that a user added: one file each, the newest of a name is the one in use."""
+"""The stages that a user added: a file for each; of a name the newest is in use."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from caloron.store.files import write_atomic
 class UserStages:
     """A folder of stages in their full form, each under its id.
 
-    Which of several with one name is in use follows from when they were added; so adding a
-    stage is one file written, and nothing that a crash could leave half done.
+    The time at which a stage was added decides which stage of a name is in use. So adding one
+    writes a single file, and a crash cannot leave half of it.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        #: What could not be read, with the reason; the other stages are there all the same.
+        #: Files that could not be read, with the reason; they do not keep others from loading.
         self.problems: list[str] = []
 
     def load(self) -> list[StageSpec]:
-        """All stages, oldest first; of those with one name only the newest is not deprecated."""
+        """Return all stages, oldest first; of each name all but the newest are deprecated."""
         self.problems = []
-        found = sorted(self._read(), key=lambda one: one[0])
-        newest = {stage.name: stage.id for _, stage in found}
-        return [_retired(stage, newest[stage.name]) for _, stage in found]
+        stages = [stage for _, stage in sorted(self._read(), key=lambda dated: dated[0])]
+        newest = {stage.name: stage.id for stage in stages}
+        return [_retired(stage, newest[stage.name]) for stage in stages]
 
     def _read(self) -> Iterator[tuple[str, StageSpec]]:
         for file in sorted(self._folder.glob("*.json")):
@@ -49,7 +49,7 @@ class UserStages:
                 self.problems.append(f"{file}: {error}")
 
     def add(self, stage: StageSpec) -> Path:
-        """Keeps a stage, which is from now on the one that its name means."""
+        """Keep a stage; from now on its name means this stage."""
         path = self._folder / f"{stage.id}.json"
         added = {"added_at": datetime.now(UTC).isoformat(timespec="microseconds")}
         text = json.dumps(added | stage_json(stage), indent=1, ensure_ascii=False) + "\n"

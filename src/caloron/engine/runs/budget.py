@@ -1,4 +1,4 @@
-"""What may still be spent: each run is given an amount before it starts, and returns the rest."""
+"""Guards the budget: each run reserves an amount before it starts, and returns the rest."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class BudgetGuard:
     def __init__(self, budget: float, spent: float, run_cap: float) -> None:
         self.budget = budget
         self.spent = spent
-        #: Whether any agent of this sprint tells what it costs; one that told it once may again.
+        #: True if some agent of this sprint reports its cost.
         self.is_metered = spent > 0
         self._run_cap = run_cap
         self._reserved: dict[Run, float] = {}
         self._lock = threading.Lock()
 
     def allowance(self) -> float | None:
-        """What the next run may spend; 0: none may start; None: nobody counts."""
+        """Return the amount that the next run may spend; 0: none may start; None: no limit."""
         if not self.is_metered:
             return None
         with self._lock:
@@ -54,7 +54,7 @@ class BudgetGuard:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether no run can start, and none is at work that could give something back."""
+        """True if no run can start and no running one could return part of its amount."""
         with self._lock:
             at_work = bool(self._reserved)
         return not at_work and self.allowance() == 0

@@ -62,7 +62,7 @@ class AttemptCollector:
     disk_mb: int
     #: Deletes workspaces.
     discard: Callable[[Path], None] = remove_workspace
-    #: Once set, a long hand-over is given up; the next engine begins it again.
+    #: Once set, a long hand-over is cancelled; the next engine begins it again.
     stopping: threading.Event = field(default_factory=threading.Event)
 
     def ended(

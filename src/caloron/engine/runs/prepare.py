@@ -60,7 +60,7 @@ class PreparedProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PromptContext:
-    """Reads what prompts say besides the task."""
+    """Reads the parts of prompts that are not about the task."""
 
     def __init__(
         self, project: Project, ledger: Ledger, mirror: Mirror, agent_dirs: AgentDirs
@@ -68,7 +68,7 @@ class PromptContext:
         self._project = project
         self._ledger = ledger
         self._mirror = mirror
-        #: What an agent reads about itself before anything else.
+        #: Returns the start of an agent's prompt: its own history and the input of people.
         self.opening = agent_dirs.opening
         #: The organisation's conventions, for agents to read.
         self.conventions = ""
@@ -82,16 +82,16 @@ class PromptContext:
         self.conventions, self.warnings = conventions.render(loaded), loaded.warnings
 
     def lessons(self, sprint: str) -> str:
-        """What earlier sprints teach the planner of this one."""
+        """Return the lessons of earlier sprints for the planner of this one."""
         return context_for(self._ledger, sprint)
 
     def retro_material(self, sprint: str) -> Mapping[str, str]:
-        """The facts for the retro's model, by heading."""
+        """Return the facts for the retro's model, by heading."""
         return material_for_retro(self._ledger, sprint)
 
     @cached_property
     def repository(self) -> tuple[str, str]:
-        """The repository in lines, and its rules for contributors, as main was at the start."""
+        """Describe the repository and its rules for contributors, as main was at the start."""
         note = json.loads(self._ledger.get(NOTE) or "{}")
         context = read_repository_context(
             self._mirror,
@@ -250,7 +250,7 @@ class AttemptPreparer:
                 sessions=sessions_of(run_dir),
             )
         )
-        # What was written into the home since belongs to the agent too.
+        # The command may have written files into the home.
         sandbox.give_ownership(place.home)
         return PreparedProcess(
             confined=self._confine(work.role, command, place, self._environment(state, task, work)),
@@ -296,8 +296,8 @@ class AttemptPreparer:
     ) -> str:
         nonce, sprint = secrets.token_hex(4), state.sprint
         if work.role == "retro":
-            told = self._context.retro_material(sprint.id)
-            return self._clean(prompting.retro(told, sprint.retro.error, nonce=nonce))
+            material = self._context.retro_material(sprint.id)
+            return self._clean(prompting.retro(material, sprint.retro.error, nonce=nonce))
         repository, rules = self._context.repository
         if task is None:
             return self._clean(
@@ -343,7 +343,7 @@ class AttemptPreparer:
         return self._mirror.diff(self._mirror.fetch_main(), head)
 
     def _passed_on(self) -> dict[str, str]:
-        """What the user lets agents have may be a key, so it is treated as one."""
+        """Return the variables of `pass_env`; values may be keys and count as secrets."""
         return {name: os.environ[name] for name in self._config.pass_env if name in os.environ}
 
     def _environment(self, state: State, task: Task | None, work: Work) -> dict[str, str]:
@@ -371,12 +371,12 @@ def _who(task: Task | None, role: Role) -> str:
 
 
 def sessions_of(run_dir: Path) -> Path:
-    """Where the conversations of a task are kept: runs/<sprint>/<task>/sessions."""
+    """Return the folder of a task's conversations: runs/<sprint>/<task>/sessions."""
     return run_dir.parent.parent / "sessions"
 
 
 def _log(work: Work) -> str:
-    """The end of the verification's log that this work is about."""
+    """Return the end of the verification log that this work is about."""
     if not work.verify_log or not Path(work.verify_log).exists():
         return ""
     with Path(work.verify_log).open("rb") as file:

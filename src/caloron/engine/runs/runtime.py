@@ -1,4 +1,4 @@
-"""Puts the parts together that do the work of one sprint: sandbox, workspaces, agents, money."""
+"""Builds the parts that do the work of one sprint: sandbox, workspaces, agents, budget."""
 
 from __future__ import annotations
 
@@ -180,23 +180,23 @@ def sandbox_for(mirror: Path, *, unsandboxed: bool) -> Sandbox:
 
 
 def frameworks_of(project: Project, plan: Iterable[PlannedTask]) -> list[str]:
-    """The frameworks that a project and a plan name, each once."""
+    """Return the frameworks that a project and a plan name, each once."""
     return sorted({project.config.framework} | {p.framework for p in plan if p.framework})
 
 
 def runner(project: Project, framework: str) -> AgentCli:
-    """The runner of a framework, as the project has set it up."""
+    """Return the agent CLI of a framework, with the settings of the project."""
     config = project.config
     fixture = os.environ.get("CALORON_STUB_FIXTURE", "") or config.stub_fixture
     return agent_cli(framework, stub_fixture=fixture, command=tuple(config.command))
 
 
 def known_secrets(config: ProjectConfig) -> dict[str, str]:
-    """The values that must appear nowhere: keys, what agents are given, tokens of the forge."""
-    given = {name: os.environ[name] for name in config.pass_env if os.environ.get(name)}
-    passed = secrets_in({f"{name}_KEY": value for name, value in given.items()})
+    """Return the values that may be written nowhere: keys, `pass_env`, tokens of the forge."""
+    passed_on = {name: os.environ[name] for name in config.pass_env if os.environ.get(name)}
+    passed = secrets_in({f"{name}_KEY": value for name, value in passed_on.items()})
     for name, value in passed.items():
-        # Their names do not give them away, so the log cannot recognise them by itself.
+        # The names do not show that these are secrets, so the log cannot recognise them by itself.
         learn(name, value)
     secrets = secrets_in(os.environ) | passed
     if config.forge == "local":
@@ -207,20 +207,20 @@ def known_secrets(config: ProjectConfig) -> dict[str, str]:
 
 
 def cleaned_plan(plan: tuple[PlannedTask, ...], redactor: Redactor) -> tuple[PlannedTask, ...]:
-    """A plan without the secrets that somebody wrote into it."""
+    """Return a plan without the secrets in its texts."""
     text = redactor.data(msgspec.json.encode(plan))
     return msgspec.json.decode(text, type=tuple[PlannedTask, ...])
 
 
 def identity(config: ProjectConfig) -> tuple[str, str]:
-    """Who commits: the user, as the settings or git's own configuration say."""
+    """Return the author of commits: the user, from the settings or git's own configuration."""
     name = config.git_name or _git_setting(config, "user.name")
     email = config.git_email or _git_setting(config, "user.email")
     return (name, email) if name and email else IDENTITY
 
 
 def _git_setting(config: ProjectConfig, key: str) -> str:
-    """A setting of the user's own git, in the user's own repository."""
+    """Return a setting of the user's own git, in the user's own repository."""
     repo = config.repo if config.forge == "local" else config.checkout
     # Unlike `Path.is_dir`, this answers for a name that is too long or is no path.
     place = ("-C", repo) if repo and os.path.isdir(repo) else ()  # noqa: PTH112
@@ -251,18 +251,18 @@ def refuse_start_from(mirror: Mirror, commit: str) -> None:
 
 
 def _setup_environment() -> dict[str, str]:
-    """Where the user's package managers look; an address with a password in it stays outside."""
-    told = {
+    """Return the settings of the user's package managers, without addresses with a password."""
+    settings = {
         name: value
         for name, value in os.environ.items()
         if name.upper().startswith(_PACKAGE_MANAGERS) and not value.startswith("/")
     }
-    kept_back = secrets_in(told)
-    return {name: value for name, value in told.items() if name not in kept_back}
+    kept_back = secrets_in(settings)
+    return {name: value for name, value in settings.items() if name not in kept_back}
 
 
 def _registries(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Where the user's own settings look for packages: allowed also on a private address."""
+    """Return the hosts of the user's own package settings: also private addresses are allowed."""
     texts = [value for name, value in env.items() if name not in PROXY_VARIABLES]
     files = filter(is_there, _PACKAGE_SETTINGS)
     return hosts_in((*texts, *(file.read_text("utf-8", "replace") for file in files)))

@@ -1,4 +1,4 @@
-"""What each role may see and reach, as the project's settings say."""
+"""Decides from the project's settings what each role may see and reach."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class SandboxPolicy:
         )
 
     def check(self) -> None:
-        """Start a process with the project's settings, or say that they let none start."""
+        """Start a process with the project's limits; refuse limits with which none starts."""
         with tempfile.TemporaryDirectory(prefix="caloron-check-") as place:
             workspace, home = Path(place, "workspace"), Path(place, "home")
             workspace.mkdir()
@@ -81,14 +81,14 @@ class SandboxPolicy:
             argv = (SHELL, "-c", "git --version")
             done = run(self.confine("verify", argv, workspace, home, env={}), timeout_s=_CHECK_S)
         if done.returncode != 0:
-            said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+            lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
             raise PreconditionFailed(
-                f"with the limits of this project no program starts: {said[-1] if said else ''}",
+                f"with the limits of this project no program starts: {lines[-1] if lines else ''}",
                 hint="raise memory_mb or max_processes (caloron config list)",
             )
 
     def watch(self, *folders: Path) -> dict[str, object]:
-        """What the shim has to look at, as its spec says it."""
+        """Return the limits that the shim watches, as its spec contains them."""
         return {
             "memory_mb": self.caps.memory_mb,
             "processes": self.caps.processes,
@@ -99,7 +99,7 @@ class SandboxPolicy:
 
 def network_by_role(config: ProjectConfig) -> dict[str, Network]:
     """The setting `network_roles`, checked; a role that it does not name keeps its default."""
-    found: dict[str, Network] = {"setup": "public", "verify": "none"}
+    policies: dict[str, Network] = {"setup": "public", "verify": "none"}
     for entry in config.network_roles:
         role, _, policy = entry.partition("=")
         if role not in SANDBOX_ROLES or policy not in get_args(Network):
@@ -107,8 +107,8 @@ def network_by_role(config: ProjectConfig) -> dict[str, Network]:
                 f"setting network_roles has {entry!r}; expected role=policy",
                 hint=f"roles: {', '.join(SANDBOX_ROLES)}; policies: {', '.join(get_args(Network))}",
             )
-        found[role] = cast(Network, policy)
-    return found
+        policies[role] = cast(Network, policy)
+    return policies
 
 
 def check_setting(key: str, value: list[str]) -> None:
@@ -151,7 +151,7 @@ def _is_there(entry: str) -> bool:
         return False
 
 
-#: What an entry of a list must be, and how to say so.
+#: The check of each entry of a list setting, and its description for people.
 _ENTRIES: dict[str, tuple[Callable[[str], object], str]] = {
     "model_roles": (_names_model, f"role=model, with a role of {', '.join(SANDBOX_ROLES)}"),
     "read_only": (_is_there, "files and folders that are there"),

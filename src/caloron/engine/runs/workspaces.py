@@ -1,4 +1,4 @@
-"""Makes the places where work is done: a workspace at the right commit, set up, with a home."""
+"""Prepares workspaces: at the right commit, set up, with a private home."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from caloron.git.mirror import Conflict, Mirror
 from caloron.ledger.settings import ProjectConfig
 from caloron.ports import Sandbox
 
-#: Roles that judge what others wrote.
-#: What `caloron init` puts on a new main.
+#: The files that `caloron init` puts on a new main.
 _FROM_INIT = {"README.md"}
 
 
@@ -41,7 +40,7 @@ class PreparedWorkspace(msgspec.Struct, frozen=True, kw_only=True):
     #: The saved work of an attempt that was cut short, which the files hold.
     restored: str = ""
     commands: ProjectCommands = ProjectCommands()
-    #: What git overlooks there, because it is not the agent's: also if the agent lets git see it.
+    #: Paths that git ignores because setup made them, even if the agent stops ignoring them.
     products: tuple[str, ...] = ()
     #: Why setup failed, and its log.
     setup_failed: str = ""
@@ -49,7 +48,7 @@ class PreparedWorkspace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitSetup:
-    """Knows how each commit of a project is set up and verified."""
+    """Answers how each commit of a project is set up and verified."""
 
     def __init__(
         self,
@@ -76,7 +75,7 @@ class CommitSetup:
         return set(self.files(commit)) <= _FROM_INIT
 
     def refusal(self, commit: str) -> str:
-        """Why no sprint could begin with this commit, in one line; empty if one could."""
+        """Return the reason why no sprint could begin with this commit; empty if one could."""
         try:
             self._refuse(commit)
         except CaloronError as error:
@@ -84,7 +83,7 @@ class CommitSetup:
         return ""
 
     def commands(self, commit: str) -> ProjectCommands:
-        """How a commit is set up and verified: by the settings, else as its files suggest."""
+        """Return the commands that set up and verify a commit: from the settings, else detected."""
         config, files = self._config, self.files(commit)
         if config.setup and config.verify:
             detected = ProjectCommands()
@@ -125,7 +124,7 @@ class WorkspacePreparer:
         self.identity = identity
 
     def checkout(self, run_dir: Path, commit: str, *, scope: str) -> PreparedWorkspace:
-        """A clean copy of a commit for verification."""
+        """Prepare a clean copy of a commit for verification."""
         workspace, home = run_dir / "workspace", run_dir / "home"
         ready = self._pool.take(workspace, home, commit, "", seed=self.setup.seed(commit))
         if not ready:
@@ -135,7 +134,7 @@ class WorkspacePreparer:
     def prepare(
         self, state: State, task: Task | None, work: Work, run_dir: Path, *, restore: bool
     ) -> PreparedWorkspace:
-        """A workspace for an agent, on its branch, in the state that its role is about."""
+        """Prepare a workspace for an agent, on its branch, at the commit that its role works on."""
         main = self._mirror.fetch_main()
         start, merges, conflicts = self._start(state, work, main)
         restored = self._mirror.newest_numbered(f"refs/salvage/{work.item}") if restore else ""
@@ -166,7 +165,7 @@ class WorkspacePreparer:
                 agent=agent,
                 identity=self.identity,
             )
-        # What an agent's own files make is not for others.
+        # Setup results that depend on an agent's own files are not shared.
         scope = task.id if task and (start != main or merges or restored) else ""
         judges = ROLES[work.role].gives_verdict
         place = self._complete(
@@ -177,7 +176,7 @@ class WorkspacePreparer:
     def _start(self, state: State, work: Work, main: str) -> tuple[str, str, tuple[str, ...]]:
         start = work.head or main
         if work.role == "resolve":
-            merged = self._mirror.merge(main, start, "Merge for a look at conflicts")
+            merged = self._mirror.merge(main, start, "Merge to find conflicts")
             return start, main, merged.files if isinstance(merged, Conflict) else ()
         if work.onto_main:
             message = f"Merge {state.sprint.settings.main_branch}"

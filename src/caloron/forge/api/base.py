@@ -218,8 +218,3 @@ def lacking_scopes(kind: str, reason: str) -> PreconditionFailed:
         f"the token may not do what is needed: {reason}",
         hint=f"make one with the scopes {SCOPES[kind]}",
     )
-
-
-def set_status(http: ForgeHttp, head: str, state: str, context: str, text: str) -> None:
-    body = {"state": state, "context": context, "description": text}
-    http.change("POST", f"statuses/{segment(head)}", body)

@@ -6,10 +6,8 @@ person used plain git. The refs still show it, and the next call writes it into 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +18,7 @@ from caloron.errors import ForgeError, ForgeUnavailable, MergeConflict
 from caloron.forge.local.records import MergeRecord, Records, Tracked, TrackedPull, branch_snapshot
 from caloron.git.command import IDENTITY, GitError, complaint, remove_abandoned_locks
 from caloron.git.repository import Repository
+from caloron.store.lock import flock
 
 MAIN = "main"
 #: The account that merged a pull request if all we know is that main was pushed with it.
@@ -146,11 +145,7 @@ class ForgeRepository(Repository):
                 f"cannot open {path}: {error.strerror}", hint="make the project directory yours"
             ) from error
         try:
-            deadline = time.monotonic() + (_MERGE_WAIT_S if wait else 0)
-            taken = _try_lock(lock)
-            while not taken and time.monotonic() < deadline:
-                time.sleep(0.02)
-                taken = _try_lock(lock)
+            taken = flock(lock, _MERGE_WAIT_S if wait else -1.0)
             if wait and not taken:
                 raise ForgeUnavailable(
                     f"{self.path}: another process has been merging for {_MERGE_WAIT_S:.0f} s",
@@ -185,14 +180,6 @@ def _git_started() -> Iterator[None]:
         raise ForgeError("git was not found", hint="install git 2.38 or newer") from error
     except OSError as error:
         raise ForgeUnavailable(f"git could not be started: {error.strerror}") from error
-
-
-def _try_lock(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 class RefSync:

@@ -16,7 +16,7 @@ from caloron.domain.model.snapshots import (
 from caloron.domain.model.sprint import BRANCHES
 from caloron.errors import ForgeError, ForgeUnavailable, NotFound, StaleHead
 from caloron.forge.api import types
-from caloron.forge.api.base import BranchRules, ForgeApi, segment, set_status
+from caloron.forge.api.base import BranchRules, ForgeApi, segment
 from caloron.forge.http import FORBIDDEN, ForgeHttp, ForgeResponse, Refused
 from caloron.forge.remote import git as remote_git
 from caloron.forge.remote import snapshots
@@ -317,8 +317,12 @@ class RemoteForge(Reader):
         self.pull(number)
         summary = body.split("\n", 1)[0].strip()[:100]
         # The status goes first: after a crash, the comment proves that both were done.
-        state = _STATUS_OF[verdict]
-        set_status(self.http, head, state, _REVIEW_STATUS, summary)
+        status = {
+            "state": _STATUS_OF[verdict],
+            "context": _REVIEW_STATUS,
+            "description": summary,
+        }
+        self.http.change("POST", f"statuses/{segment(head)}", status)
         response = self._post_comment(number, body)
         return snapshots.comment_review(response.read(types.Comment), head, response.began_ms)
 

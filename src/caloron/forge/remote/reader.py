@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -48,35 +49,6 @@ _GREEN = ("success", "skipped", "neutral", "warning")
 _RED = ("failure", "error")
 
 
-class Collaborators:
-    """Accounts that may command: the owner, our own, and a list of names or all who may write."""
-
-    def __init__(
-        self, owner: str, listed: tuple[str, ...], may_write: Callable[[str], bool]
-    ) -> None:
-        self._owner = owner.casefold()
-        self._listed = frozenset(name.casefold() for name in listed)
-        self._may_write = may_write
-        self._asked: dict[str, tuple[float, bool]] = {}
-        self._lock = threading.Lock()
-
-    def is_trusted(self, author: str, ours: tuple[str, ...], *, ask: bool) -> bool:
-        """True if an account may command; without `ask`, as far as known without a request."""
-        if author in ours or author.casefold() in {self._owner, *self._listed}:
-            return True
-        if self._listed or not ask:
-            return False
-        name = author.casefold()
-        with self._lock:
-            at, allowed = self._asked.get(name, (0.0, False))
-        if time.monotonic() - at < _TRUST_S and at:
-            return allowed
-        allowed = self._may_write(author)
-        with self._lock:
-            self._asked[name] = (time.monotonic(), allowed)
-        return allowed
-
-
 class Reader:
     """The read half of a forge on another machine: one repository, seen by our accounts."""
 
@@ -86,21 +58,21 @@ class Reader:
         self.http = http
         self.api = api
         self._reviewer_http = reviewer
-        self._once: dict[str, object] = {}
-        self._once_lock = threading.RLock()
-        self._protection: tuple[float, Protection] | None = None
-        #: Branches that are not main, and when that was asked.
-        self._not_main: dict[str, float] = {}
-        self._collaborators = Collaborators(http.repo.split("/")[0], people, self._may_write)
+        #: Answers of the forge, and until when they are used; those under `main/` are about main.
+        self._memory: dict[str, tuple[float, object]] = {}
+        self._lock = threading.RLock()
+        self._owner = http.repo.split("/")[0].casefold()
+        #: Where people are listed, they are the only ones that may command, besides the owner.
+        self._people = frozenset(name.casefold() for name in people)
 
     @property
     def author(self) -> str:
-        return self._ask_once("author", lambda: _login(self.http))
+        return self._remembered("author", lambda: _login(self.http))
 
     @property
     def reviewer(self) -> str:
         http = self._reviewer_http
-        return self._ask_once("reviewer", lambda: _login(http)) if http else self.author
+        return self._remembered("reviewer", lambda: _login(http)) if http else self.author
 
     @property
     def ours(self) -> tuple[str, ...]:
@@ -125,7 +97,7 @@ class Reader:
     @property
     def repository(self) -> types.Repository:
         """The repository as first read, or as read again after main was renamed."""
-        return self._ask_once("repository", self.fetch_repository)
+        return self._remembered("repository", self.fetch_repository)
 
     @property
     def main(self) -> str:
@@ -134,25 +106,19 @@ class Reader:
     def refresh_main(self) -> str:
         """Read the name of main again: people rename it."""
         repository = self.fetch_repository()
-        with self._once_lock:
-            if repository.default_branch != self.repository.default_branch:
-                self._protection = None
-                self._not_main.clear()
-            self._once["repository"] = repository
+        with self._lock:
+            if repository.default_branch != self.main:
+                kept = {k: v for k, v in self._memory.items() if not k.startswith("main/")}
+                self._memory = kept
+            self._memory["repository"] = (math.inf, repository)
         return repository.default_branch
 
     def is_for_main(self, pull: types.Pull) -> bool:
         """True if a pull request is for main; a person may have chosen another branch."""
         base = pull.base.ref
-        if base == self.main:
-            return True
-        asked = self._not_main.get(base)
-        if asked is not None and time.monotonic() - asked < _NOT_MAIN_S:
-            return False
-        if base == self.refresh_main():
-            return True
-        self._not_main[base] = time.monotonic()
-        return False
+        return base == self.main or self._remembered(
+            f"main/is {base}", lambda: base == self.refresh_main(), _NOT_MAIN_S
+        )
 
     def fetch_repository(self) -> types.Repository:
         return self.http.get("").read(types.Repository)
@@ -237,7 +203,13 @@ class Reader:
         return snapshots.comment_snapshot(comment, began_ms, trusted=trusted)
 
     def _is_trusted(self, author: str, *, ask: bool) -> bool:
-        return self._collaborators.is_trusted(author, self.ours, ask=ask)
+        """True if an account may command; without `ask`, as far as known without a request."""
+        name = author.casefold()
+        if author in self.ours or name == self._owner or name in self._people:
+            return True
+        if self._people or not ask:
+            return False
+        return self._remembered(f"may write/{name}", lambda: self._may_write(author), _TRUST_S)
 
     def pull_json(self, number: int) -> tuple[types.Pull, int]:
         response = self._numbered(number, "pull request", "pulls/{}")
@@ -297,7 +269,7 @@ class Reader:
         if review.comments_count == 0:
             return ""
         key = f"lines/{review.id}/{review.updated_at or review.submitted_at}"
-        return self._ask_once(key, lambda: self._read_lines(review.id, number))
+        return self._remembered(key, lambda: self._read_lines(review.id, number))
 
     def _read_lines(self, review: int, number: int) -> str:
         path = f"pulls/{number}/reviews/{review}/comments"
@@ -318,12 +290,9 @@ class Reader:
         return snapshots.branch_snapshot(name, commit.id or commit.sha, response.began_ms)
 
     def protection(self) -> Protection:
-        with self._once_lock:
-            cached = self._protection
-            if cached is None or time.monotonic() - cached[0] > _PROTECTION_S:
-                protection = self.api.protection(self.http, self.main)
-                cached = self._protection = (time.monotonic(), protection)
-            return cached[1]
+        return self._remembered(
+            "main/protection", lambda: self.api.protection(self.http, self.main), _PROTECTION_S
+        )
 
     def checks(self, head: str) -> Checks:
         """Green only if every check that exists or is required is green."""
@@ -390,11 +359,15 @@ class Reader:
             for item in page:
                 yield item, response.began_ms
 
-    def _ask_once(self, name: str, ask: Callable[[], T]) -> T:
-        with self._once_lock:
-            if name not in self._once:
-                self._once[name] = ask()
-            return self._once[name]  # type: ignore[return-value]
+    def _remembered(self, key: str, ask: Callable[[], T], seconds: float = math.inf) -> T:
+        """Ask the forge once in so many seconds; an error is not remembered."""
+        known = self._memory.get(key)
+        if known is None or time.monotonic() >= known[0]:
+            with self._lock:
+                known = self._memory.get(key)
+                if known is None or time.monotonic() >= known[0]:
+                    known = self._memory[key] = (time.monotonic() + seconds, ask())
+        return known[1]  # type: ignore[return-value]
 
 
 def _with_marker(key: str, objects: Iterable[Marked]) -> Marked | None:

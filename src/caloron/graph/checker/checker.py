@@ -86,22 +86,16 @@ def check(root: Node, catalogue: Catalogue, *, strict: bool = True) -> CheckResu
     signature = first.visit(root, ANY, ROOT)
     required = _without_variables(signature.input)
     if first.errors or not strict:
-        return CheckResult(required, signature.output, tuple(first.errors), tuple(first.called))
+        return first.result(required, signature.output)
     second = _Checker(catalogue, strict=True)
-    output = second.visit(root, required, ROOT).output
-    return CheckResult(required, output, tuple(second.errors), tuple(second.called))
+    return second.result(required, second.visit(root, required, ROOT).output)
 
 
 def check_value(root: Node, value: Json, catalogue: Catalogue) -> CheckResult:
     """Check a resolved graph for one input value."""
     checker = _Checker(catalogue, strict=True, declared=False)
     signature = checker.visit(root, LiteralType(value), ROOT)
-    return CheckResult(
-        signature.input, signature.output, tuple(checker.errors), tuple(checker.called)
-    )
-
-
-_UNKNOWN = Signature(ANY, ANY)
+    return checker.result(signature.input, signature.output)
 
 
 class _Checker:
@@ -128,16 +122,21 @@ class _Checker:
             Let: self._let,
         }
 
+    def result(self, required: NType, output: NType) -> CheckResult:
+        return CheckResult(required, output, tuple(self.errors), tuple(self.called))
+
     def visit(self, node: Node, produced: NType, path: str) -> Signature:
         """Check a node that gets a value of the type `produced`."""
         if not isinstance(node, Stage | RemoteStage | Const | Branch | Retry):
             inner = list(children(node))
             if len(inner) < (1 if isinstance(node, Sequential | Parallel) else 2):
-                message = f"an empty {type(node).__name__} does nothing"
-                self.errors.append(CheckError(message, path=path))
-                return _UNKNOWN
+                return self._refuse(f"an empty {type(node).__name__} does nothing", path)
         signature = self._ops[type(node)](node, produced, path)
         return Signature(_bounded(signature.input), _bounded(signature.output))
+
+    def _refuse(self, message: str, path: str) -> Signature:
+        self.errors.append(CheckError(message, path=path))
+        return Signature(ANY, ANY)
 
     def _edge(self, produced: NType, expected: NType, path: str) -> None:
         if isinstance(produced, RecordWith):
@@ -153,9 +152,7 @@ class _Checker:
     def _stage(self, node: Stage, produced: NType, path: str) -> Signature:
         stage = self._catalogue.get(node.id)
         if stage is None:
-            message = f"the stage {node.id} is not in the catalogue"
-            self.errors.append(CheckError(message, path=path))
-            return _UNKNOWN
+            return self._refuse(f"the stage {node.id} is not in the catalogue", path)
         expected = remaining_input(stage.input, node.config)
         self._edge(produced, expected, path)
         if node.config and self._strict:
@@ -186,7 +183,7 @@ class _Checker:
         self._edge(produced, node.input, path)
         return Signature(node.input, node.output)
 
-    def _const(self, node: Const, _given: NType, _path: str) -> Signature:
+    def _const(self, node: Const, _produced: NType, _path: str) -> Signature:
         return Signature(ANY, LiteralType(node.value) if self._strict else ANY)
 
     def _sequential(self, node: Sequential, produced: NType, path: str) -> Signature:

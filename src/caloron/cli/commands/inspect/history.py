@@ -11,12 +11,7 @@ import click
 from caloron.cli import output
 from caloron.cli.app import Answer, command
 from caloron.cli.format import one_line, utc
-from caloron.cli.project_view import (
-    WITHOUT_ENGINE,
-    display_phase,
-    imported_sprint,
-    orphaned_agents,
-)
+from caloron.cli.project_view import WITHOUT_ENGINE, display_phase, imported_sprint, orphaned_agents
 from caloron.cli.render import cropped, screen_width
 from caloron.durations import span
 from caloron.ledger import views

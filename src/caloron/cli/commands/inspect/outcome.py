@@ -29,13 +29,7 @@ from caloron.domain.reporting.kpis import (
     trends,
     worded,
 )
-from caloron.domain.reporting.learnings import (
-    FATE,
-    SprintRecord,
-    as_of,
-    improvements,
-    same_meaning,
-)
+from caloron.domain.reporting.learnings import FATE, SprintRecord, as_of, improvements, same_meaning
 from caloron.domain.reporting.retro_page import Retro, review_sprint, write_retro_report
 from caloron.durations import span
 from caloron.ledger import views

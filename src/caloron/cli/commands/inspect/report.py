@@ -121,19 +121,20 @@ def report(sprint: str | None, form: str, project: str | None) -> Answer:
             time.time(),
         )
     data = _report_data(reported)
-    page = render(_page(data), form)
     if form != "text":
-        data["page"] = page
-    return Answer(data, page.rstrip("\n"))
+        data["page"] = render(_page(reported, data), form)
+        return Answer(data, data["page"].rstrip("\n"))
+    return Answer(data, lambda: as_text(_page(reported, data)))
+
+
+def _inbox(reported: _Sprint) -> list[InboxItem]:
+    items = inbox_items(reported.state, running=reported.running, options=reported.flags)
+    return [with_orphans(item, reported.orphans, reported.flags) for item in items]
 
 
 def _report_data(reported: _Sprint) -> dict[str, Any]:
     paths, state, runs = reported.paths, reported.state, reported.runs
     sprint, flags = state.sprint, reported.flags
-    needs = [
-        with_orphans(need, reported.orphans, flags)
-        for need in inbox_items(state, running=reported.running, options=flags)
-    ]
     mirror = Mirror(paths.mirror, Remote(str(paths.forge_git)), sprint.settings.main_branch)
     links = ForgeLinks(paths)
     orphaned = bool(reported.orphans)
@@ -149,7 +150,7 @@ def _report_data(reported: _Sprint) -> dict[str, Any]:
         "main_before": _main_before(state, runs),
         "agent_s": round(sum(run.seconds for run in agent_runs(runs)), 1),
         "tasks": [_task(reported, task, mirror, links) for task in state.tasks.values()],
-        "needs": inbox_data(needs, {sprint.id: sprint.number}),
+        "needs": inbox_data(_inbox(reported), {sprint.id: sprint.number}),
         "rejections": _rejections(state),
         "problems": _problems(reported),
         "agents": as_data(agent_kpis(state, runs)),
@@ -304,8 +305,9 @@ def _log(paths: ProjectPaths, run: Run) -> str:
     return next((str(path) for path in (file, parent) if path.exists()), "")
 
 
-def _page(data: dict[str, Any]) -> Page:
-    kpis = msgspec.convert(data["kpis"], Kpis)
+def _page(reported: _Sprint, data: dict[str, Any]) -> Page:
+    kpis = compute_kpis(reported.state, reported.runs, reported.now)
+    agents = agent_kpis(reported.state, reported.runs)
     merged = [t for t in data["tasks"] if t["status"] == "Done"]
     others = [t for t in data["tasks"] if t["status"] != "Done"]
     done = f"{kpis.completed_tasks} of {kpis.total_tasks} tasks done"
@@ -313,21 +315,17 @@ def _page(data: dict[str, Any]) -> Page:
     shows = [task["pr_command"] for task in merged if task["pr_command"]]
     pages = [task["pr_url"] for task in merged if task["pr_url"]]
     commands += [Item("Show the merged work:", shows, pages)] if shows else []
-    needs = [
-        need_item(msgspec.convert(need | {"sprint": need["sprint_id"]}, InboxItem))
-        for need in data["needs"]
-    ]
     return Page(
         title=f"Sprint {data['sprint_id']}: {done}",
         lead=data["goal"],
         sections=[
             Section("In short", items=[Item(line) for line in _in_short(data, kpis)]),
             Section("Done", rows=[_HEAD, *(_done_row(t) for t in merged)], items=commands),
-            Section("Waits for you", items=needs),
+            Section("Waits for you", items=[_item(item) for item in _inbox(reported)]),
             Section("Not done", rows=[_LEFT, *(_left_row(t) for t in others)]),
             Section("Changes requested", items=[_rejection_item(r) for r in data["rejections"]]),
             Section("Problems", items=[_problem_item(p) for p in data["problems"]]),
-            Section("Agents", rows=[_AGENTS, *map(_agent_row, data["agents"])]),
+            Section("Agents", rows=[_AGENTS, *map(_agent_row, agents)]),
         ],
     )
 
@@ -388,8 +386,7 @@ def _last_cells(task: dict[str, Any]) -> tuple[str, str, str]:
     return str(task["review_rounds"]), dollars(task["cost_usd"]), elapsed
 
 
-def _agent_row(row: dict[str, Any]) -> tuple[str, ...]:
-    agent = msgspec.convert(row, AgentKpis)
+def _agent_row(agent: AgentKpis) -> tuple[str, ...]:
     return (
         agent.agent,
         agent.role,
@@ -402,12 +399,11 @@ def _agent_row(row: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def need_item(need: InboxItem) -> Item:
-    """One inbox item, as every page shows it."""
-    holds = f" (holds {', '.join(need.holds)})" if need.holds else ""
-    printed = [line for file in need.files for line in log_lines(file)]
-    text = f"{need.task or need.sprint}: {need.why}{holds}"
-    return Item(text, need.commands, need.files, printed)
+def _item(item: InboxItem) -> Item:
+    holds = f" (holds {', '.join(item.holds)})" if item.holds else ""
+    printed = [line for file in item.files for line in log_lines(file)]
+    text = f"{item.task or item.sprint}: {item.why}{holds}"
+    return Item(text, item.commands, item.files, printed)
 
 
 def _rejection_item(rejection: dict[str, str]) -> Item:
@@ -436,13 +432,14 @@ def inbox(project: str | None) -> Answer:
             agents = orphaned_agents(paths, connection)
             numbers = sprint_numbers(connection)
     flags = project_flag(paths, project)
-    needs = [
-        with_orphans(need, [a for a in agents if a["sprint_id"] == need.sprint], flags)
+    items = [
+        with_orphans(item, [a for a in agents if a["sprint_id"] == item.sprint], flags)
         for state in reversed(states)
-        for need in inbox_items(state, running=is_running(paths, state.sprint.id), options=flags)
+        for item in inbox_items(state, running=is_running(paths, state.sprint.id), options=flags)
     ]
-    needs += _to_take(paths, flags)
-    return Answer({"project": paths.name, "needs": inbox_data(needs, numbers)}, _inbox_text(needs))
+    items += _to_take(paths, flags)
+    data = {"project": paths.name, "needs": inbox_data(items, numbers)}
+    return Answer(data, lambda: _inbox_text(items))
 
 
 def _to_take(paths: ProjectPaths, flags: str) -> list[InboxItem]:
@@ -472,12 +469,12 @@ def _newest_not_taken(paths: ProjectPaths, checkout: Checkout) -> str:
         return merged[0] if merged else find_sprint(connection)
 
 
-def _inbox_text(needs: list[InboxItem]) -> str:
-    if not needs:
+def _inbox_text(items: list[InboxItem]) -> str:
+    if not items:
         return "Nothing needs you."
-    count = "One thing needs you" if len(needs) == 1 else f"{len(needs)} things need you"
+    count = "One thing needs you" if len(items) == 1 else f"{len(items)} things need you"
     sections = [
-        Section(f"Sprint {name}", items=[need_item(n) for n in needs if n.sprint == name])
-        for name in dict.fromkeys(need.sprint for need in needs)
+        Section(f"Sprint {name}", items=[_item(item) for item in items if item.sprint == name])
+        for name in dict.fromkeys(item.sprint for item in items)
     ]
     return as_text(Page(title=count, sections=sections))

@@ -14,8 +14,7 @@ from caloron.agents.workspace.workspaces import remove_workspace
 from caloron.cli import output
 from caloron.cli.app import Answer, DryRun, command, confirm, group, planned
 from caloron.cli.format import size
-from caloron.cli.locks import ensure_unlocked, exclusive
-from caloron.cli.project_view import disk_usage, state_files
+from caloron.cli.project_view import disk_usage, ensure_unlocked, exclusive, state_files
 from caloron.cli.render import aligned
 from caloron.domain.model.roles import CODE_ROLES
 from caloron.errors import CaloronError, PreconditionFailed

@@ -14,11 +14,11 @@ from caloron.cli.app import planned
 from caloron.cli.commands.project.new_project import create_active
 from caloron.cli.format import counted
 from caloron.engine.forge.access import (
-    look,
     main_by_git,
     notes_on,
     reach,
     refuse_unfit,
+    repository_info,
     review_mode,
     tokens_of,
 )
@@ -101,7 +101,7 @@ def _open_remote(config: ProjectConfig) -> Iterator[RemoteRepository]:
     _check_name(config)
     forge = reach(config)
     try:
-        about = look(config, forge)
+        about = repository_info(config, forge)
         if tokens_of(config).reviewer and forge.reviewer == forge.author:
             raise UsageError(
                 f"both tokens belong to {forge.author}, who cannot approve its own pull requests",

@@ -13,8 +13,7 @@ from caloron.cli.app import Answer, DryRun, command, confirm, planned, sprint_ar
 from caloron.cli.commands.forge import person
 from caloron.cli.commands.sprint.take import merge_commits
 from caloron.cli.format import counted
-from caloron.cli.locks import ensure_unlocked
-from caloron.cli.project_view import known_forge, require_ledger
+from caloron.cli.project_view import ensure_unlocked, known_forge, require_ledger
 from caloron.domain.model.snapshots import IssueSnapshot
 from caloron.domain.model.sprint import State
 from caloron.domain.model.status import Status

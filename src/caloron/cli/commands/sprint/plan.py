@@ -79,8 +79,7 @@ class Approver:
 
     def _elsewhere(self, state: State) -> Approval:
         """Wait for the forge, or only until the plan is shown there."""
-        held = state.sprint.planning.approval
-        shown = held is not None and held.number is not None
+        shown = state.sprint.plan_issue is not None
         waits = state.sprint.settings.plan_on_forge and not (self.holds and shown)
         return ON_FORGE if waits else LATER
 

@@ -13,7 +13,7 @@ from caloron.cli.commands.graph.common import (
     report_model,
 )
 from caloron.cli.commands.sprint.request import SprintRequest, mark_planning
-from caloron.cli.locks import ensure_unlocked
+from caloron.cli.project_view import ensure_unlocked
 from caloron.domain.compat.plan_forms import Plan
 from caloron.engine.graphs.planning import Planning, planning
 from caloron.engine.runs.runtime import runner

@@ -26,7 +26,7 @@ from caloron.cli.app import (
     planned,
 )
 from caloron.cli.commands.project.new_project import NewProject, create, find_or_draft
-from caloron.cli.locks import ensure_unlocked
+from caloron.cli.project_view import ensure_unlocked
 from caloron.domain.compat.plan_forms import Plan
 from caloron.domain.model.plan import MAX_TITLE, RESERVED, PlannedTask
 from caloron.engine.runs.runtime import runner

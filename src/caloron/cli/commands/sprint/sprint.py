@@ -42,7 +42,7 @@ from caloron.cli.commands.sprint.result import (
     plan_page,
     sprint_answer,
 )
-from caloron.cli.locks import ensure_unlocked
+from caloron.cli.project_view import ensure_unlocked
 from caloron.domain.model.sprint import State
 from caloron.domain.model.status import Status
 from caloron.engine.loop import Engine

@@ -13,10 +13,10 @@ from caloron.cli.commands.sprint.result import sprint_answer
 from caloron.cli.format import counted
 from caloron.domain.model.sprint import State
 from caloron.domain.reporting.explain import why, why_sprint
-from caloron.engine.one_shot import OneShotRun, project_of
+from caloron.engine.one_shot import OneShotRun
 from caloron.engine.session import Choices, Session
 from caloron.errors import ForgeUnavailable, InUse, NotFound
-from caloron.ledger.locate import ProjectPaths, find_project
+from caloron.ledger.locate import ProjectPaths, find_project, project_of_sprint
 from caloron.ledger.projects import load_project
 
 _LIMIT_S = 50.0
@@ -71,7 +71,7 @@ def tick(sprint_id: str | None, yes: bool, limit_s: float, project: str | None) 
 def _find(sprint_id: str | None, project: str | None) -> tuple[ProjectPaths, str]:
     """The project, and the sprint if one was named; a sprint's id names its project too."""
     if project is None and sprint_id is not None and not sprint_id.isdigit():
-        return project_of(sprint_id), sprint_id
+        return project_of_sprint(sprint_id), sprint_id
     paths = find_project(project)
     if not paths.ledger.exists():
         raise NotFound(f"project {paths.name} has no sprint yet", hint='caloron sprint "<goal>"')
