@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import msgspec
@@ -59,9 +60,10 @@ class RunDirs:
 def read_record(run_dir: Path) -> AttemptRecord:
     """Read the record of an attempt; an empty one if no process was started."""
     try:
-        return msgspec.json.decode((run_dir / "spec.json").read_bytes(), type=AttemptRecord)
+        # Not by msgspec alone: names that are no UTF-8 are lone surrogates, which it refuses.
+        return msgspec.convert(json.loads((run_dir / "spec.json").read_bytes()), AttemptRecord)
     except FileNotFoundError:
         return AttemptRecord()
-    except msgspec.MsgspecError as error:
+    except (ValueError, msgspec.ValidationError) as error:
         log.warning("cannot read the record of an attempt", error=error, path=run_dir)
         return AttemptRecord()
