@@ -23,7 +23,7 @@ def _refused(home: Home, *named: str) -> None:
 def test_a_malformed_fixture_is_refused_naming_the_field(home: Home) -> None:
     malformed = {
         "{nope": "is not JSON",
-        "[]": "expected an object",
+        "[]": "object",
         '{"responses": {}}': "responses",
         '{"responses": [{"outptu": "x"}]}': "outptu",
         '{"responses": [{"when": {"rol": "po"}}]}': "rol",

@@ -215,7 +215,7 @@ def test_the_next_sprint_gets_the_learnings_and_the_conventions(
     assert [name for name, _ in known] == ["ended-1", "ended-2", "ended-3"]
 
 
-def test_an_agent_that_counts_its_cycles_knows_what_the_last_one_did(bare_home: Home) -> None:
+def test_an_agent_with_cycles_knows_the_end_of_its_last_one(bare_home: Home) -> None:
     unpack(bare_home.root, "ended")
     begun = bare_home.caloron("cycle", "begin", "allegro").data["report"]
     assert (begun["cycle_number"], begun["next_target"]) == (2, "tests")

@@ -53,9 +53,9 @@ def test_a_record_about_an_attempt_names_its_task(home: Home) -> None:
     about = [
         entry
         for line in lines
-        if (entry := json.loads(line))["message"] == "work ended with an error of ours"
+        if (entry := json.loads(line))["message"] == "work ended with an internal error"
     ]
     assert about, lines
-    # Task b has no error of ours.
+    # Task b has no internal error.
     assert {entry.get("task") for entry in about} == {"a"}
     assert all(entry["item"].startswith("demo-1/a/") for entry in about)

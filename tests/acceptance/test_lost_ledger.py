@@ -139,7 +139,7 @@ _READING = (
 )
 
 
-def test_every_command_that_reads_a_damaged_page_names_the_way_back(worked: Home) -> None:
+def test_every_command_that_reads_a_damaged_page_has_the_hint_to_restore(worked: Home) -> None:
     """A defect that "lost nothing" sends the user to `resume` instead of to the backup."""
     ledger = ledger_of(worked)
     whole = ledger.read_bytes()

@@ -40,7 +40,7 @@ def tree(home: Home) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in sorted(home.path.rglob("*")) if p.is_file()}
 
 
-def test_looking_at_it_shows_everything_and_changes_nothing(older: Home) -> None:
+def test_reading_commands_show_everything_and_change_nothing(older: Home) -> None:
     before = tree(older)
     listed = older.caloron("projects", "list").data
     assert listed["active"] == "shop"
@@ -109,11 +109,11 @@ def test_a_new_sprint_goes_on_from_it_with_its_lessons(older: Home) -> None:
     assert "'alpi/shop' is a name on a forge" in answer.stderr
 
     (prompt,) = older.project("shop").glob("runs/shop-10/po/*/*/prompt.txt")
-    told = prompt.read_text()
-    assert _LESSON in told
-    assert told.count(_LESSON) == 1
-    assert "shop-7: 1/2 tasks done" in told or "shop-1 to shop-7" in told
-    assert "shop: what" in told
+    text = prompt.read_text()
+    assert _LESSON in text
+    assert text.count(_LESSON) == 1
+    assert "shop-7: 1/2 tasks done" in text or "shop-1 to shop-7" in text
+    assert "shop: what" in text
 
     history = older.caloron("history").data
     assert [s["adopted"] for s in history["sprints"]] == [False] + [True] * 9
@@ -201,7 +201,9 @@ def test_a_project_whose_name_no_command_takes_is_still_listed(older: Home) -> N
     assert rows["shop"]["problem"] == ""
 
 
-def test_a_plan_in_the_form_of_the_original_runs_and_says_what_it_cannot_do(home: Home) -> None:
+def test_a_plan_in_the_form_of_the_original_runs_and_unsupported_fields_are_named(
+    home: Home,
+) -> None:
     dag = {
         "sprint": {"id": "s1", "goal": "g", "start": "2026-01-01T00:00:00Z"},
         "agents": [{"id": "dev", "role": "dev", "spec": {"extra_instructions": "Be kind."}}],
@@ -234,7 +236,7 @@ def test_a_plan_in_the_form_of_the_original_runs_and_says_what_it_cannot_do(home
     assert (refused.code, "tasks[0].assigned_to" in refused.error["message"]) == (2, True)
 
 
-def test_before_its_first_sprint_every_command_says_what_there_is_of_it(older: Home) -> None:
+def test_before_the_first_sprint_every_command_refers_to_the_imported_sprints(older: Home) -> None:
     for command, hint in (("report", 9), ("report 7", 7), ("retro", 9), ("retro --sprint 7", 7)):
         refused = older.caloron(*command.split())
         assert refused.code == 3

@@ -1,7 +1,7 @@
 """One fact in the ledger changes: exactly what depends on it changes with it, and nothing else.
 
 Compared is everything that `report`, `metrics` and `show` answer, and every line that the next
-planner is told.
+planner gets.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def single(home: Home) -> Home:
 
 
 def more_cost(home: Home) -> None:
-    """A run that was cut short is told of: it cost a quarter of a dollar."""
+    """Report an interrupted run that cost a quarter of a dollar."""
     cut = RunInterrupted(item="demo-1/a/1-implement", task="a", token=99, usage=Usage(usd=0.25))
     ledger = Ledger(home.project() / "ledger.sqlite")
     ledger.append_facts("demo-1", [cut])
@@ -95,11 +95,11 @@ def everything(home: Home) -> dict[str, Any]:
         answer = home.caloron(*command)
         assert answer.code == 0, answer
         found |= leaves(answer.data, command[0])
-    return found | {f"prompt|{line}": True for line in told(home).splitlines()}
+    return found | {f"prompt|{line}": True for line in planner_context(home).splitlines()}
 
 
-def told(home: Home) -> str:
-    """What the next planner would be told; asking changes nothing."""
+def planner_context(home: Home) -> str:
+    """Return the context of the next planner; nothing is changed."""
     ledger = Ledger(home.project() / "ledger.sqlite")
     before = ledger.get("learnings")
     context = context_for(ledger, "demo-2")
@@ -120,8 +120,8 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> Changes:
 
 
 def line_of_sprint(done: int, reviews: str, cost: str) -> str:
-    told = f"{done}/1 tasks done, clarity 3.0/10, {reviews} reviews per task, ${cost}"
-    return f'prompt|- demo-1: {told} — "make it so"'
+    results = f"{done}/1 tasks done, clarity 3.0/10, {reviews} reviews per task, ${cost}"
+    return f'prompt|- demo-1: {results} — "make it so"'
 
 
 AS_IT_WAS = {line_of_sprint(1, "1.00", "0.50"): (True, None)}
@@ -215,12 +215,12 @@ def test_one_fact_changes_exactly_what_depends_on_it(
 
 
 @pytest.mark.parametrize("change", [more_cost, one_more_round, a_failure])
-def test_the_real_planner_of_the_next_sprint_is_told_just_that(
+def test_the_prompt_of_the_next_planner_has_exactly_this_context(
     single: Home, change: Change
 ) -> None:
-    stale = told(single)
+    stale = planner_context(single)
     change(single)
-    context = told(single)
+    context = planner_context(single)
     assert context != stale
     single.script(does("po", output=json.dumps([task("b")])), writes("b"))
     assert single.sprint().code == 0

@@ -174,9 +174,9 @@ def test_an_agent_is_counted_by_sprint_when_a_later_task_has_the_same_id(home: H
     assert home.sprint(task("a")).code == 0
     show = home.caloron("agents", "show", "a").data
     (row,) = [row for row in home.caloron("agents").data["agents"] if row["agent_id"] == "a"]
-    told = [(s["sprint_id"], s["number"], s["tasks"], s["attempts"], s["rounds"], s["cost_usd"])
+    rows = [(s["sprint_id"], s["number"], s["tasks"], s["attempts"], s["rounds"], s["cost_usd"])
             for s in show["by_sprint"]]  # fmt: skip
-    assert told == [("demo-1", 1, 1, 2, 2, 0.75), ("demo-2", 2, 1, 1, 1, 1.0)]
+    assert rows == [("demo-1", 1, 1, 2, 2, 0.75), ("demo-2", 2, 1, 1, 1, 1.0)]
     for name in ("tasks", "done", "attempts", "rounds", "failed_attempts", "cost_usd", "tokens"):
         assert sum(s[name] for s in show["by_sprint"]) == row[name] == show[name], name
     for sums in show["by_sprint"]:
@@ -194,9 +194,11 @@ def test_the_report_names_rejections_and_crashes_and_not_what_the_user_did(home:
     report = home.caloron("report").data
     rejected = [(r["task"], r["reason"]) for r in report["rejections"]]
     assert rejected == [("a", "say more in a.txt")]
-    told = [problem["what"] for problem in report["problems"]]
-    assert "the engine was killed or crashed, and the sprint was resumed" in told
-    assert not [what for what in told if "was stopped" in what or "not needed" in what], told
+    messages = [problem["what"] for problem in report["problems"]]
+    assert "the engine was killed or crashed, and the sprint was resumed" in messages
+    assert not [what for what in messages if "was stopped" in what or "not needed" in what], (
+        messages
+    )
     page = home.caloron("report", json=False).stdout
     assert "a: say more in a.txt" in page
     assert report["kpis"]["human_acts"] == 0

@@ -118,7 +118,7 @@ def place(
     return Place(root, capfd)
 
 
-def test_show_tells_what_is_kept_and_whose_text_stands_there(place: Place) -> None:
+def test_show_lists_each_file_with_its_author(place: Place) -> None:
     (place.home / "kv" / "demo-1.json").write_text("{}")
     (place.project / "workspace" / "dag.json").unlink()
     shown = place.caloron("show").data
@@ -135,7 +135,7 @@ def test_show_tells_what_is_kept_and_whose_text_stands_there(place: Place) -> No
     assert {Path(f["path"]).name for f in of_one["files"]} == {"demo-1.json", "sprint-demo-1.md"}
 
 
-def test_whatever_happens_to_the_files_is_named_and_put_right(place: Place) -> None:
+def test_every_damage_of_exported_files_is_reported_and_repaired(place: Place) -> None:
     files = [place.home / name for name in PROJECTIONS]
     good, facts = {file: file.read_bytes() for file in files}, place.facts()
     assert place.deviations() == []
@@ -159,7 +159,7 @@ def test_whatever_happens_to_the_files_is_named_and_put_right(place: Place) -> N
     assert place.facts() == facts
 
 
-def test_an_edit_that_resume_takes_over_is_told_and_stays(place: Place) -> None:
+def test_an_edit_that_resume_reads_back_is_a_note_and_stays(place: Place) -> None:
     file = place.home / "kv" / "demo-2.json"
     edited = json.loads(file.read_bytes())
     edited["state"]["tasks"]["b"]["status"] = "Cancelled"
@@ -175,7 +175,7 @@ def test_an_edit_that_resume_takes_over_is_told_and_stays(place: Place) -> None:
     assert len(place.verify("--repair")["repaired"]) == 1
 
 
-def test_records_that_are_kept_to_save_work_are_worked_out_anew(place: Place) -> None:
+def test_wrong_cached_records_are_computed_again(place: Place) -> None:
     good = (place.project / "sprints.json").read_bytes()
     place.ledger("UPDATE records SET data = ? WHERE sprint = 'demo-1'", b"{}")
     place.ledger("UPDATE entries SET text = '{}' WHERE file = 'sprints.json' AND key = 'demo-1'")
@@ -186,7 +186,7 @@ def test_records_that_are_kept_to_save_work_are_worked_out_anew(place: Place) ->
     assert (place.project / "sprints.json").read_bytes() == good
 
 
-def test_facts_that_disagree_are_named_and_never_changed(place: Place) -> None:
+def test_facts_that_disagree_are_reported_and_never_changed(place: Place) -> None:
     place.ledger("UPDATE tasks SET status = 'Done' WHERE id = 'b'")
     place.ledger("UPDATE observations SET version = 9999")
     place.ledger("UPDATE actions SET task = 'nobody' WHERE id = 1")
@@ -213,7 +213,7 @@ def _trigger() -> str:
     return text[text.index("CREATE TRIGGER caloron_records_event") :]
 
 
-def test_damage_to_the_forge_or_to_a_database_is_named(place: Place) -> None:
+def test_damage_to_the_forge_or_to_a_database_is_reported(place: Place) -> None:
     forge = place.project / "forge.git"
     head = (forge / "refs" / "heads" / "main").read_text().strip()
     (forge / "objects" / head[:2] / head[2:]).unlink()
@@ -227,7 +227,7 @@ def test_damage_to_the_forge_or_to_a_database_is_named(place: Place) -> None:
     assert {found["kind"] for found in answer.data["deviations"]} == {"forge", "ledger"}
 
 
-def test_nobody_repairs_under_an_engine(place: Place) -> None:
+def test_repair_and_restore_are_refused_while_an_engine_runs(place: Place) -> None:
     with (place.project / "engine.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert place.caloron("verify", "--repair").code == 5

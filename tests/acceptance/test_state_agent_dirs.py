@@ -53,7 +53,7 @@ def test_show_lists_the_files_of_agents(place: Place, agent: Path) -> None:
     assert not any(name.endswith((".lock", "-wal", "-shm")) for name in rows)
 
 
-def test_a_damaged_folder_is_found_and_exported_again_while_files_of_people_stay(
+def test_a_damaged_folder_is_exported_again_and_files_of_people_stay(
     place: Place, agent: Path
 ) -> None:
     good, facts, mine = _errands(agent), place.facts(), _mine(agent)
@@ -75,9 +75,7 @@ def test_a_damaged_folder_is_found_and_exported_again_while_files_of_people_stay
     assert place.verify("--repair")["repaired"] == []
 
 
-def test_a_page_or_a_work_item_that_was_changed_is_found_and_put_right(
-    place: Place, agent: Path
-) -> None:
+def test_a_changed_page_or_work_item_is_reported_and_repaired(place: Place, agent: Path) -> None:
     page, good = agent / "dashboard.md", _errands(agent)
     text = page.read_text()
     page.write_text(text.replace("| chore | 1 |", "| chore | 7 |"))
@@ -92,16 +90,16 @@ def test_a_page_or_a_work_item_that_was_changed_is_found_and_put_right(
     assert _errands(agent) == good
     with AgentInstance(agent) as home:
         home.events.append("note", {"text": "later"})
-    # One that is only behind its queue is nobody's mistake.
-    told = place.verify()
-    assert [note["target"] for note in told["notes"]] == [str(page)]
+    # A page that is only behind its queue is no error.
+    report = place.verify()
+    assert [note["target"] for note in report["notes"]] == [str(page)]
 
 
 @pytest.mark.parametrize(
     "damage",
     ["DROP TRIGGER caloron_events_no_delete", "DROP TABLE caloron_notes", "folder"],
 )
-def test_any_damage_of_the_database_is_put_right(place: Place, agent: Path, damage: str) -> None:
+def test_any_damage_of_the_database_is_repaired(place: Place, agent: Path, damage: str) -> None:
     file, good = agent / "state.sqlite", _errands(agent)
     if damage.startswith("DROP"):
         with closing(sqlite3.connect(file)) as connection:
@@ -148,7 +146,7 @@ def test_a_backup_brings_back_everything_that_only_the_folder_has(
         assert home.events.tail(1)[0].payload == '{"text":"mine"}'
 
 
-def test_files_that_a_backup_cannot_carry_are_named_and_stop_nothing(
+def test_files_that_a_backup_cannot_contain_are_named_and_left_out(
     place: Place, agent: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (agent / "state.sqlite").write_bytes(b"garbage" * 100)
@@ -163,9 +161,9 @@ def test_files_that_a_backup_cannot_carry_are_named_and_stop_nothing(
     made = place.root / "rest.tar"
     answer = place.caloron("backup", str(made))
     assert answer.code == 0, answer
-    told = "\n".join(answer.data["left_out"])
+    listed = "\n".join(answer.data["left_out"])
     for name in ("state.sqlite", "huge.bin", "\\udcff", "token.md"):
-        assert f"agents/a/{name}" in told, (name, told)
+        assert f"agents/a/{name}" in listed, (name, listed)
     with tarfile.open(made) as tar:
         names = tar.getnames()
     assert "agents/a/persona.md" in names
@@ -208,7 +206,7 @@ def test_the_log_of_a_damaged_file_is_kept_with_it(place: Place, agent: Path) ->
     assert kept == [whole]
 
 
-def test_a_repair_claims_no_more_than_it_did_and_is_stopped_by_nothing(
+def test_a_repair_reports_only_what_it_repaired_and_continues_after_an_error(
     place: Place, agent: Path
 ) -> None:
     number = cycles_in(agent).load().state.cycle_number

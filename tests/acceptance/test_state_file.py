@@ -10,7 +10,7 @@ import pytest
 from tests.support.home import Home, does, task, writes
 
 
-def test_the_file_has_the_shape_that_scripts_know(home: Home) -> None:
+def test_the_state_file_has_the_shape_that_scripts_know(home: Home) -> None:
     home.script(writes("a"), does("implement", "bad", exit_code=1))
     assert home.sprint(task("a"), task("bad"), task("after", "bad")).code == 10
     content = home.state_file()
@@ -55,7 +55,7 @@ def test_the_file_goes_where_the_user_wants_it(home: Home) -> None:
     assert answer.data["state_file"] == str(home.root / "elsewhere" / "demo-1.json")
 
 
-def test_an_edit_by_hand_is_taken_over_by_the_next_resume(home: Home) -> None:
+def test_an_edit_is_read_back_by_the_next_resume(home: Home) -> None:
     home.script(does("implement", "a", exit_code=1), writes("b"))
     assert home.sprint(task("a"), task("b", "a")).code == 10
     content = home.state_file()
@@ -69,7 +69,7 @@ def test_an_edit_by_hand_is_taken_over_by_the_next_resume(home: Home) -> None:
     assert home.state_file()["state"]["tasks"]["a"]["status"] == "Done"
 
 
-def test_an_edit_while_an_agent_is_at_work_is_set_aside(home: Home) -> None:
+def test_an_edit_while_an_agent_works_is_kept_aside(home: Home) -> None:
     writing = home.gate("writing")
     home.script(writes("a", run=writing.line))
     running = home.start_sprint(task("a"))
@@ -88,7 +88,7 @@ def test_an_edit_while_an_agent_is_at_work_is_set_aside(home: Home) -> None:
 
 @pytest.mark.parametrize("moment", ["before_commit", "after_commit"])
 @pytest.mark.parametrize("file", ["dag.json", "sprints.json", "agent_versions.json"])
-def test_a_crash_around_any_file_leaves_one_that_the_next_run_puts_right(
+def test_a_crash_around_the_write_of_any_file_is_repaired_by_the_next_run(
     home: Home, file: str, moment: str
 ) -> None:
     home.script(writes("a"))

@@ -17,7 +17,7 @@ import msgspec
 
 import caloron
 
-#: Somebody without an account and without rights.
+#: A user without an account and without rights.
 ORDINARY = 12_345
 SECRET = "marker-of-a-planted-secret"
 _SYSTEM_PYTHON = Path("/usr/bin/python3")
@@ -36,7 +36,7 @@ class Answer(NamedTuple):
 
 
 class Cage:
-    """Everything that a project has, owned by whoever runs the sandbox."""
+    """Everything that a project has, owned by the user who runs the sandbox."""
 
     def __init__(self, root: Path, uid: int) -> None:
         self.root = root
@@ -127,7 +127,7 @@ class Cage:
 
 
 def can_be_ordinary() -> bool:
-    """Whether the system has an interpreter that runs our modules for everybody."""
+    """True if the system has an interpreter that runs our modules for all users."""
     if os.getuid() != 0:
         return True
     if not _SYSTEM_PYTHON.exists():

@@ -62,8 +62,14 @@ class Attempt:
     def start_shell(self, script: str, **changes: Any) -> None:
         self.start("sh", "-c", script, **changes)
 
+    def start_sleeping(self, **changes: Any) -> int:
+        """Start an agent that sleeps, and return its process id once it does."""
+        self.start_shell("echo ready; exec sleep 1000", **changes)
+        self.said("ready")
+        return self.agent()
+
     def end(self) -> int:
-        """Wait for the shim and give back its exit code."""
+        """Wait for the shim, and return its exit code."""
         assert self.shim is not None
         launch.wait_until_gone(self.run_dir)
         return self.shim.wait()

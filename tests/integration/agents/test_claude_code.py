@@ -17,6 +17,7 @@ import pytest
 from caloron.agents.clis.claude import ClaudeCode
 from caloron.errors import PreconditionFailed, UsageError
 from caloron.ports import AgentCommand, AgentReport, AgentRequest
+from tests.support.agent_requests import agent_request
 from tests.support.claude import claude
 from tests.support.http_server import HttpServer, Reply
 from tests.support.model_server import (
@@ -68,17 +69,7 @@ class Agent:
 
     def request(self, prompt: str, **fields: Any) -> AgentRequest:
         self.runs += 1
-        run_dir = self.root / f"run-{self.runs}"
-        return AgentRequest(
-            role="implement",
-            task="t",
-            prompt=prompt,
-            workspace=self.workspace,
-            run_dir=run_dir,
-            home=run_dir / "home",
-            sandbox_home=run_dir / "home",
-            **fields,
-        )
+        return agent_request(self.workspace, self.root / f"run-{self.runs}", prompt, **fields)
 
     def ask(self, prompt: str, **fields: Any) -> AgentReport:
         """One whole attempt."""

@@ -11,7 +11,8 @@ import pytest
 from caloron.agents.clis.claude import ClaudeCode
 from caloron.agents.sandbox import bubblewrap as sandbox
 from caloron.agents.supervise.supervise import run
-from caloron.ports import AgentReport, AgentRequest, Caps, SandboxSpec
+from caloron.ports import AgentReport, Caps, SandboxSpec
+from tests.support.agent_requests import agent_request
 from tests.support.claude import claude
 from tests.support.model_server import ModelServer, Rule, bash, write
 
@@ -40,16 +41,9 @@ class SandboxedCommand:
         home, workspace = run_dir / "home", run_dir / "workspace"
         for folder in (home, workspace):
             folder.mkdir(parents=True)
-        request = AgentRequest(
-            role="implement",
-            task="t",
-            prompt=prompt,
-            workspace=self.sandbox.inside(workspace),
-            run_dir=run_dir,
-            home=home,
-            sandbox_home=self.sandbox.sandbox_home(home),
-            **fields,
-        )
+        inside = self.sandbox.inside(workspace)
+        fields["sandbox_home"] = self.sandbox.sandbox_home(home)
+        request = agent_request(inside, run_dir, prompt, **fields)
         command = self.runner.command(request)
         self.sandbox.give_ownership(workspace, home)
         spec = SandboxSpec(

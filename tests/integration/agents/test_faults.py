@@ -1,4 +1,4 @@
-"""What an agent left behind may hang, print without end or hide: whoever looks comes to an end."""
+"""The rest of an agent may hang, print without end or hide: taking its work always ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from caloron.git.command import git
 from caloron.git.incoming import HandOverCancelled, SecretInCommits
 from caloron.git.packs import objects_of
 from caloron.git.repository import TooLarge
-from caloron.ports import AgentRequest, SandboxSpec
+from caloron.ports import SandboxSpec
+from tests.support.agent_requests import agent_request
 from tests.support.workspaces import AGENT, MESSAGE, Bench
 
 
@@ -260,17 +261,8 @@ def test_a_megabyte_of_prompt_is_handed_to_a_program_whole(
 ) -> None:
     prompt = "word " * 200_000 + "end"
     runner = agent_cli("command", command=("cat", *words))
-    home = tmp_path / "home"
-    request = AgentRequest(
-        role="implement",
-        task="a",
-        prompt=prompt,
-        workspace=tmp_path,
-        run_dir=tmp_path,
-        home=home,
-        sandbox_home=home,
-    )
-    home.mkdir()
+    request = agent_request(tmp_path, tmp_path, prompt)
+    request.home.mkdir()
     command = runner.command(request)
     confined = NoSandbox().confine(command.argv, SandboxSpec(workspace=tmp_path))
     assert run(confined, command.stdin.encode()).stdout == prompt.encode()

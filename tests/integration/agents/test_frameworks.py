@@ -16,6 +16,7 @@ from caloron.agents.clis.registry import FRAMEWORKS, NAMES, agent_cli, info
 from caloron.agents.workspace.workspaces import remove_workspace
 from caloron.errors import PreconditionFailed, UsageError
 from caloron.ports import AgentCli, AgentCommand, AgentReport, AgentRequest
+from tests.support.agent_requests import agent_request
 
 
 class Run:
@@ -29,16 +30,8 @@ class Run:
         self.workspace.mkdir()
 
     def request(self, prompt: str = "hello", **fields: Any) -> AgentRequest:
-        whole: dict[str, Any] = {
-            "role": "implement",
-            "task": "t",
-            "prompt": prompt,
-            "workspace": self.workspace,
-            "run_dir": self.run_dir,
-            "home": self.home,
-            "sandbox_home": self.home,
-        }
-        return AgentRequest(**whole | fields)
+        fields = {"workspace": self.workspace} | fields
+        return agent_request(run_dir=self.run_dir, prompt=prompt, **fields)
 
     def play(self, runner: AgentCli) -> AgentReport:
         command = runner.command(self.request())

@@ -50,8 +50,7 @@ def test_a_run_is_adopted_by_another_process_when_its_starter_dies(attempt: Atte
 
 
 def test_a_run_directory_serves_one_shim_at_a_time(attempt: Attempt) -> None:
-    attempt.start_shell("echo ready; exec sleep 1000")
-    attempt.said("ready")
+    attempt.start_sleeping()
     with pytest.raises(InUse, match="already running"):
         launch.start(attempt.run_dir, attempt.spec(("true",)))
     assert process_lives(attempt.agent())
@@ -61,8 +60,7 @@ def test_a_sandbox_that_lost_its_outer_process_is_ended_with_its_dead_shim(
     attempt: Attempt,
 ) -> None:
     """Killed while it is being made, a sandbox does not notice that its outer process is gone."""
-    attempt.start_shell("echo ready; exec sleep 1000")
-    attempt.said("ready")
+    attempt.start_sleeping()
     assert attempt.shim is not None
     argv = ["sleep", "1000.25"]
     spec = json.loads((attempt.run_dir / "spec.json").read_bytes())

@@ -11,13 +11,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from caloron.agents.sandbox import bubblewrap, mounts, network, runtime_dir, seccomp
-from caloron.agents.sandbox import bubblewrap as sandbox
 from caloron.agents.sandbox.bubblewrap import Bubblewrap, NoSandbox
-from caloron.agents.supervise.supervise import as_argv, run
+from caloron.agents.supervise.supervise import Output, as_argv, run
 from caloron.errors import PreconditionFailed, UsageError
 from caloron.ports import Caps, SandboxSpec
 from tests.support.wait import wait_for
@@ -30,15 +30,17 @@ def workspace(tmp_path: Path) -> Path:
     return folder
 
 
+def inside(workspace: Path, *argv: str, **spec: Any) -> Output:
+    """Run a command in a sandbox."""
+    return run(Bubblewrap().confine(argv, SandboxSpec(workspace=workspace, **spec)))
+
+
 def fake(tmp_path: Path, script: str) -> str:
     """A program in the place of bubblewrap."""
     program = tmp_path / "bwrap"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     return str(program)
-
-
-# Where it cannot run
 
 
 def test_a_sandbox_can_run_here() -> None:
@@ -85,9 +87,6 @@ def test_a_sandbox_that_runs_nothing_is_no_sandbox(tmp_path: Path, script: str) 
         Bubblewrap(binary=fake(tmp_path, script)).check()
 
 
-# What it refuses
-
-
 @pytest.mark.parametrize("kind", [Bubblewrap, NoSandbox])
 def test_a_workspace_that_is_a_link_or_not_there_is_refused(
     tmp_path: Path, kind: type[Bubblewrap | NoSandbox]
@@ -103,9 +102,8 @@ def test_a_workspace_that_is_a_link_or_not_there_is_refused(
     "host", ["", "two words", "http://x.org", "x.org:0", "x.org:70000", "*", "*.*.x", "-x", "x/y"]
 )
 def test_what_is_no_host_is_refused(workspace: Path, host: str) -> None:
-    spec = SandboxSpec(workspace=workspace, network="model", hosts=(host,))
     with pytest.raises(UsageError, match="is not a host"):
-        Bubblewrap().confine(("true",), spec)
+        inside(workspace, "true", network="model", hosts=(host,))
 
 
 def test_hosts_that_settings_name_are_found_with_their_ports() -> None:
@@ -132,14 +130,13 @@ def test_a_port_that_nobody_inside_could_open_is_refused() -> None:
 
 
 def test_a_port_of_the_machine_may_be_that_of_the_forwarder(workspace: Path) -> None:
-    spec = SandboxSpec(workspace=workspace, network="model", hosts=("localhost:3128",))
-    done = run(Bubblewrap().confine(("sh", "-c", "echo $HTTPS_PROXY"), spec))
+    hosts = ("localhost:3128",)
+    done = inside(workspace, "sh", "-c", "echo $HTTPS_PROXY", network="model", hosts=hosts)
     assert done.stdout == b"http://127.0.0.1:3129\n"
 
 
 def test_a_limit_is_never_asked_to_be_above_what_the_user_may(workspace: Path) -> None:
     """`prlimit` would fail, and with it the agent."""
-    spec = SandboxSpec(workspace=workspace, caps=Caps(memory_mb=1 << 23, file_mb=1 << 23))
     script = (
         "import resource, sys\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))\n"
@@ -154,10 +151,8 @@ def test_a_limit_is_never_asked_to_be_above_what_the_user_may(workspace: Path) -
         (sys.executable, "-c", script, str(workspace)), capture_output=True, text=True, check=True
     )
     assert int(done.stdout) == (1 << 30) // 512
-    assert run(Bubblewrap().confine(("true",), spec)).returncode == 0
-
-
-# Without one
+    wide = Caps(memory_mb=1 << 23, file_mb=1 << 23)
+    assert inside(workspace, "true", caps=wide).returncode == 0
 
 
 def test_without_a_sandbox_the_environment_is_still_an_allow_list(
@@ -172,9 +167,6 @@ def test_without_a_sandbox_the_environment_is_still_an_allow_list(
     assert confined.env["HOME"] == str(workspace)
     assert confined.argv == ("env",)
     assert NoSandbox().inside(workspace) == workspace
-
-
-# How its processes end
 
 
 @pytest.fixture
@@ -205,22 +197,19 @@ def test_who_ends_the_outer_process_ends_everybody(
 
 
 def test_exit_codes_come_out(workspace: Path) -> None:
-    spec = SandboxSpec(workspace=workspace)
-    assert run(Bubblewrap().confine(("sh", "-c", "exit 42"), spec)).returncode == 42
-    assert run(Bubblewrap().confine(("sh", "-c", "kill -9 $$"), spec)).returncode == 137
-    assert run(Bubblewrap().confine(("no-such-program",), spec)).returncode != 0
+    assert inside(workspace, "sh", "-c", "exit 42").returncode == 42
+    assert inside(workspace, "sh", "-c", "kill -9 $$").returncode == 137
+    assert inside(workspace, "no-such-program").returncode != 0
 
 
 def test_sandboxes_start_from_many_threads_at_once(tmp_path: Path) -> None:
     codes: list[int] = []
-    bubblewrap = Bubblewrap()
 
     def one(number: int) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
-        spec = SandboxSpec(workspace=folder, network="model" if number % 2 else "none")
-        done = run(bubblewrap.confine(("sh", "-c", f"exit {number}"), spec))
-        codes.append(done.returncode)
+        network = "model" if number % 2 else "none"
+        codes.append(inside(folder, "sh", "-c", f"exit {number}", network=network).returncode)
 
     threads = [threading.Thread(target=one, args=(number,)) for number in range(8)]
     for thread in threads:
@@ -235,9 +224,6 @@ def test_no_process_of_a_sandbox_gets_a_secret_by_its_command_line(workspace: Pa
     confined = Bubblewrap().confine(("sh", "-c", "echo $API_KEY"), spec)
     assert "very-secret" not in " ".join(confined.argv)
     assert run(confined).stdout == b"very-secret\n"
-
-
-# Whose the folders are
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives folders away")
@@ -297,9 +283,6 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-# What it is started with
-
-
 def test_what_a_killed_proxy_left_behind_is_removed(workspace: Path) -> None:
     left = runtime_dir.link_folder()
     with socket.socket(socket.AF_UNIX) as dead:
@@ -317,11 +300,8 @@ def test_what_a_killed_proxy_left_behind_is_removed(workspace: Path) -> None:
 
 
 def test_what_no_sandbox_was_started_with_for_long_is_removed() -> None:
-    file, unused, fresh = (
-        runtime_dir.keep("passwd-1", b"x"),
-        runtime_dir.link_folder(),
-        runtime_dir.link_folder(),
-    )
+    file = runtime_dir.keep("passwd-1", b"x")
+    unused, fresh = runtime_dir.link_folder(), runtime_dir.link_folder()
     for path in (file, unused):
         os.utime(path, (1, 1))
     runtime_dir.prune(file.parent)
@@ -362,8 +342,8 @@ def test_the_filter_of_system_calls_is_made_for_the_machines_we_know() -> None:
 
 
 def test_where_a_workspace_is_inside_does_not_depend_on_where_it_is_outside() -> None:
-    assert Bubblewrap().inside(Path("/a/b")) == sandbox.WORKSPACE
-    assert Bubblewrap().sandbox_home(Path("/a/c")) == sandbox.HOME
+    assert Bubblewrap().inside(Path("/a/b")) == bubblewrap.WORKSPACE
+    assert Bubblewrap().sandbox_home(Path("/a/c")) == bubblewrap.HOME
 
 
 def test_an_organisations_certificates_are_visible_inside_wherever_they_lie(
@@ -372,6 +352,5 @@ def test_an_organisations_certificates_are_visible_inside_wherever_they_lie(
     bundle = tmp_path / "own-ca.pem"
     bundle.write_text("certificates\n")
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
-    spec = SandboxSpec(workspace=workspace)
-    done = run(Bubblewrap().confine(("sh", "-c", 'cat "$SSL_CERT_FILE"'), spec))
+    done = inside(workspace, "sh", "-c", 'cat "$SSL_CERT_FILE"')
     assert done.stdout == b"certificates\n"

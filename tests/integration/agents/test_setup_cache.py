@@ -19,7 +19,7 @@ from caloron.agents.workspace.project_detection import ProjectCommands
 from caloron.agents.workspace.setup_cache import SetupCache, SetupCancelled, SetupFailed
 from caloron.ports import Caps
 from tests.integration.agents.setup_bench import SetupBench
-from tests.support.wait import wait_for
+from tests.support.wait import paths, wait_for
 
 
 @pytest.fixture
@@ -256,7 +256,7 @@ def test_killed_while_a_seed_is_copied_it_is_made_again(bench: SetupBench) -> No
     commands = line("mkdir made && cd made && seq 30000 | xargs touch && touch whole")
     process = _in_another_process(bench, first, commands)
     seeds = bench.folder / "seeds"
-    wait_for(lambda: list(seeds.glob(".new-*/files/made")), "the copy has begun")
+    wait_for(lambda: paths(seeds, ".new-*/files/made"), "the copy has begun")
     process.send_signal(signal.SIGKILL)
     process.wait()
     bench.install(second, commands)

@@ -127,9 +127,7 @@ def test_a_killed_shim_frees_its_lock_and_its_agent_is_ended_by_reaping(attempt:
 
 
 def test_reaping_never_touches_a_process_that_got_the_id_of_an_agent(attempt: Attempt) -> None:
-    attempt.start_shell("echo ready; exec sleep 1000")
-    attempt.said("ready")
-    agent = attempt.agent()
+    agent = attempt.start_sleeping()
     os.kill(attempt.identity()["pid"], signal.SIGKILL)
     launch.wait_until_gone(attempt.run_dir)
     file = attempt.run_dir / "shim.json"
@@ -163,9 +161,7 @@ def test_an_agent_may_clean_up_when_it_is_stopped(attempt: Attempt) -> None:
 
 
 def test_stopping_a_shim_that_is_itself_frozen_still_ends_both(attempt: Attempt) -> None:
-    attempt.start_shell("echo ready; exec sleep 1000")
-    attempt.said("ready")
-    agent = attempt.agent()
+    agent = attempt.start_sleeping()
     os.kill(attempt.identity()["pid"], signal.SIGSTOP)
     launch.stop(attempt.run_dir)
     assert not launch.is_alive(attempt.run_dir)
@@ -203,9 +199,7 @@ def test_a_child_in_a_session_of_its_own_ends_with_the_agent_too(attempt: Attemp
 def test_a_shim_whose_item_was_taken_over_ends_its_agent_without_a_result(
     attempt: Attempt,
 ) -> None:
-    attempt.start_shell("echo ready; exec sleep 1000")
-    attempt.said("ready")
-    agent = attempt.agent()
+    agent = attempt.start_sleeping()
     attempt.fence()
     assert attempt.end() == 3
     assert not process_lives(agent)
@@ -221,8 +215,7 @@ def test_a_shim_that_starts_with_an_old_token_starts_no_agent(attempt: Attempt) 
 
 
 def test_a_shim_that_cannot_renew_its_lease_ends_its_agent(attempt: Attempt) -> None:
-    attempt.start_shell("echo ready; exec sleep 1000")
-    attempt.said("ready")
+    attempt.start_sleeping()
     wait_for(lambda: attempt.lease()["attempt"] == 1, "the attempt is counted")
     other = sqlite3.connect(attempt.ledger.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -324,8 +317,7 @@ def test_renewals_tell_that_an_agent_is_active(attempt: Attempt, script: str) ->
 
 
 def test_renewals_of_a_sleeping_agent_record_no_activity(attempt: Attempt) -> None:
-    attempt.start_shell("echo ready; exec sleep 1000")
-    attempt.said("ready")
+    attempt.start_sleeping()
     attempt.renewals(2)
     recorded = attempt.lease()["activity_at"]
     attempt.renewals(3)
@@ -356,8 +348,7 @@ def test_a_probe_tells_an_agent_that_never_was_from_one_that_has_ended(attempt: 
 
 
 def test_a_shim_needs_little_memory(attempt: Attempt) -> None:
-    attempt.start_shell("echo ready; exec sleep 1000")
-    attempt.said("ready")
+    attempt.start_sleeping()
     attempt.renewals(2)
     status = Path(f"/proc/{attempt.identity()['pid']}/status").read_text()
     # The interpreter with sqlite3 takes 11 MB of it.

@@ -13,6 +13,7 @@ import pytest
 from caloron.agents.clis.registry import agent_cli
 from caloron.errors import UsageError
 from caloron.ports import AgentRequest
+from tests.support.agent_requests import agent_request
 
 
 @pytest.fixture
@@ -22,17 +23,8 @@ def workspace(tmp_path: Path) -> Path:
     return place
 
 
-def request(workspace: Path, prompt: str = "", role: str = "implement") -> AgentRequest:
-    run_dir = workspace.parent / "run"
-    return AgentRequest(
-        role=role,
-        task="t-1",
-        prompt=prompt,
-        workspace=workspace,
-        run_dir=run_dir,
-        home=run_dir / "home",
-        sandbox_home=run_dir / "home",
-    )
+def request(workspace: Path, prompt: str = "") -> AgentRequest:
+    return agent_request(workspace, workspace.parent / "run", prompt)
 
 
 def play(

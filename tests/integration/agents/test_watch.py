@@ -1,4 +1,4 @@
-"""What a whole family of processes uses, which no limit of the kernel's counts."""
+"""The use of a whole family of processes, which no limit of the kernel counts."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_memory_that_the_kernel_holds_for_a_sandbox_is_counted(tmp_path: Path, h
 
 
 def _cancel_when_ready(log: Path, watching: Watch, cancelled: threading.Event) -> None:
-    """Let the watch look twice at what is held, then end it."""
+    """Cancel once the watch has measured twice."""
     while not cancelled.is_set() and not (log.exists() and "ready" in log.read_text()):
         time.sleep(0.05)
     for _ in range(2):

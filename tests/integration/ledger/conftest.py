@@ -33,14 +33,14 @@ class Book:
         self.ledger = Ledger(path)
         # No machine crashes here, so nothing needs to wait for the disk.
         self.ledger.db.rows("PRAGMA synchronous = OFF")
-        given = Sprint(
+        sprint = Sprint(
             id="shop",
             number=0,
             goal="a shop",
             planning=Planning(given_plan=PLAN),
             settings=SprintSettings(created_at=1.0),
         )
-        self.sprint = self.ledger.create_sprint(given, {}).id
+        self.sprint = self.ledger.create_sprint(sprint, {}).id
         self.journal = Journal(self.ledger, self.sprint)
 
     def do(self, act: Callable[..., T], *args: Any, **options: Any) -> T:

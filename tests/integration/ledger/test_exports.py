@@ -403,17 +403,6 @@ def test_interventions_may_be_set_by_agent_in_either_form(desk: Desk, count: Any
     assert outcome == {"a": "interventions set to 3"}
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"state": 3}', "null"])
-def test_a_corrupt_state_file_is_kept_aside_and_written_again(desk: Desk, text: str) -> None:
-    commit_state_file(desk.book)
-    before = desk.read("state")["state"]
-    desk.put("state", text)
-    desk.files.read_edits(busy=False)
-    assert desk.aside("state", "corrupt") == [text]
-    assert desk.book.events("state_file_set_aside") == 1
-    assert desk.read("state")["state"] == before
-
-
 def test_a_state_file_from_before_the_sprint_is_not_about_it(desk: Desk) -> None:
     older = {"state": {"tasks": {"a": {"status": "Done"}}}, "interventions": {"a": 2}, "since": ""}
     desk.book.tick()
@@ -519,14 +508,23 @@ def test_learnings_changed_while_agents_work_are_kept_aside(desk: Desk) -> None:
     assert desk.kept().sprints == ()
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", "3", '{"sprints": 3}', '{"improvements": {}}', "[" * 100_000, "\x00\x00"],
-)
-def test_corrupt_learnings_are_kept_aside(desk: Desk, text: str) -> None:
-    desk.put("learnings.json", text)
+_CORRUPT = {
+    "state": ("", "{", "[]", '{"state": 3}', "null"),
+    "learnings.json": (
+        "", "{", "[]", "3", '{"sprints": 3}', '{"improvements": {}}', "[" * 100_000, "\x00\x00",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text"), [(n, t) for n, texts in _CORRUPT.items() for t in texts])
+def test_a_corrupt_managed_file_is_kept_aside(desk: Desk, name: str, text: str) -> None:
+    commit_state_file(desk.book)
+    before = desk.read("state")["state"]
+    desk.put(name, text)
     desk.files.read_edits(busy=False)
-    assert desk.aside("learnings.json", "corrupt") == [text]
+    assert desk.aside(name, "corrupt") == [text]
+    assert desk.book.events("state_file_set_aside") == 1
+    assert desk.read("state")["state"] == before
 
 
 def test_a_sprint_without_tasks_has_a_retro_page(desk: Desk) -> None:

@@ -1,4 +1,4 @@
-"""The ledger with real SQLite: one transaction per tick, facts told once, the journal in order."""
+"""The ledger with real SQLite: one transaction per tick, each fact once, the journal in order."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_sprints_of_a_project_are_numbered_from_one(book: Book) -> None:
     assert book.ledger.last_sprint() == "shop-2"
 
 
-def test_numbers_that_somebody_else_used_are_left_out(book: Book) -> None:
+def test_numbers_that_are_in_use_elsewhere_are_skipped(book: Book) -> None:
     wanted = Sprint(id="shop", number=0, goal="more")
     assert book.ledger.create_sprint(wanted, {}, after=6).id == "shop-7"
     assert book.ledger.create_sprint(wanted, {}, after=3).id == "shop-8"
@@ -100,7 +100,7 @@ def test_a_tick_forgets_only_the_facts_that_it_took_in(book: Book) -> None:
     assert left.commit == "c2"
 
 
-def test_a_fact_that_waits_is_not_told_twice(book: Book) -> None:
+def test_a_waiting_fact_is_not_appended_twice(book: Book) -> None:
     seen = BranchSnapshot(version=1, name="main", commit="c1")
     assert (book.tell(seen, seen), book.tell(seen)) == (1, 0)
     ended = WorkEnded(item="x", task="a", role="review", token=3)
@@ -108,7 +108,7 @@ def test_a_fact_that_waits_is_not_told_twice(book: Book) -> None:
     assert len(book.load().facts) == 2
 
 
-def test_an_older_picture_never_replaces_a_newer_one(book: Book) -> None:
+def test_an_older_snapshot_never_replaces_a_newer_one(book: Book) -> None:
     for version, commit in ((5, "new"), (3, "old")):
         book.tell(BranchSnapshot(version=version, name="main", commit=commit))
         book.tick()
@@ -128,7 +128,7 @@ def test_more_facts_than_one_tick_takes_wait_for_the_next(
         book.commit(loaded, book.decide(loaded))
 
 
-def test_moves_and_phases_stand_in_the_diary_with_the_change(book: Book) -> None:
+def test_moves_and_phases_are_events_of_the_same_commit(book: Book) -> None:
     book.tick()
     assert book.events("task_moved") == 1
     assert book.events("sprint_phase") == 1
@@ -178,8 +178,8 @@ def test_an_effect_is_recorded_once_however_often_it_is_reported(book: Book) -> 
 
 
 def _due(book: Book, entry: Entry) -> Entry:
-    (found,) = [e for e in book.journal.due() if e.id == entry.id]
-    return found
+    (again,) = [e for e in book.journal.due() if e.id == entry.id]
+    return again
 
 
 def _failure(entry: Entry) -> EffectFailed:
@@ -189,7 +189,7 @@ def _failure(entry: Entry) -> EffectFailed:
     )  # fmt: skip
 
 
-def test_a_refused_effect_is_told_and_tried_again_only_when_released(book: Book) -> None:
+def test_a_refused_effect_escalates_and_is_retried_only_when_released(book: Book) -> None:
     book.tick()
     entry = book.journal.due()[0]
     book.journal.intend(entry)
@@ -204,7 +204,7 @@ def test_a_refused_effect_is_told_and_tried_again_only_when_released(book: Book)
     assert _due(book, entry).intended
 
 
-def test_an_effect_without_an_answer_waits_and_is_looked_for_first(book: Book) -> None:
+def test_an_effect_without_an_answer_waits_and_stays_intended(book: Book) -> None:
     book.tick()
     entry = book.journal.due()[0]
     book.journal.intend(entry)
@@ -223,7 +223,7 @@ def test_the_same_effect_planned_again_is_one_effect(book: Book) -> None:
     assert book.count("actions") == 2
 
 
-def test_a_refused_effect_that_is_planned_again_comes_after_what_was_planned_since(
+def test_a_refused_effect_that_is_planned_again_goes_to_the_end(
     book: Book,
 ) -> None:
     wanted = [a for a in book.tick().actions if isinstance(a, CreateIssue) and a.task == "a"]
@@ -241,7 +241,7 @@ def test_a_refused_effect_that_is_planned_again_comes_after_what_was_planned_sin
     assert order == ["another", wanted[0].key]
 
 
-def test_starting_known_work_again_fences_off_whoever_still_has_it(book: Book) -> None:
+def test_starting_known_work_again_fences_off_its_holder(book: Book) -> None:
     open_issues(book)
     decision = book.tick()
     start = next(a for a in decision.actions if isinstance(a, StartWork))
@@ -260,7 +260,7 @@ def test_cancelled_work_is_gone_from_the_queue(book: Book) -> None:
     assert book.do(queue.claim, ["implement"], holder="x", lease_ms=1, cap=9) is None
 
 
-def test_a_task_of_an_older_version_loads_with_what_was_added_since(book: Book) -> None:
+def test_a_task_of_an_older_version_gets_defaults_for_new_fields(book: Book) -> None:
     book.tick()
     (raw,) = book.ledger.db.rows("SELECT data FROM tasks WHERE id = 'a'")
     small = {"plan": msgspec.json.decode(raw["data"])["plan"], "status": "Ready"}
@@ -293,7 +293,7 @@ def test_the_state_of_another_sprint_is_not_touched(book: Book) -> None:
     assert isinstance(before.state, State)
 
 
-def test_what_waits_is_asked_of_one_sprint_and_of_some_roles(book: Book) -> None:
+def test_pending_work_is_counted_for_one_sprint_and_some_roles(book: Book) -> None:
     """A verification costs nothing, so it is no reason to say that the budget is used up."""
     queue = WorkQueue(book.ledger, book.sprint, holder="engine-1", lease_ms=1000)
     other = WorkQueue(book.ledger, "shop-2", holder="engine-1", lease_ms=1000)

@@ -25,8 +25,8 @@ def clone(folder: Path, origin: str) -> Path:
 
 
 def gitea(name: str = "shop", **settings: str) -> None:
-    given = {"host": "https://git.example.org:3000/api/v1", "repo": "Ada/shop"} | settings
-    create_project(ProjectConfig(name=name, forge="gitea", **given))  # type: ignore[arg-type]
+    values = {"host": "https://git.example.org:3000/api/v1", "repo": "Ada/shop"} | settings
+    create_project(ProjectConfig(name=name, forge="gitea", **values))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -31,22 +31,22 @@ def ended(book: Book) -> Book:
     return book
 
 
-def found(book: Book) -> SprintRecord:
+def record_of(book: Book) -> SprintRecord:
     (record,) = book.read(ended_records)
     return record
 
 
-def test_a_record_is_what_would_be_worked_out(ended: Book) -> None:
-    kept = found(ended)
+def test_a_stored_record_equals_a_computed_one(ended: Book) -> None:
+    kept = record_of(ended)
     ended.ledger.db.rows("DELETE FROM records")
-    assert found(ended) == kept
+    assert record_of(ended) == kept
     assert (kept.kpis.completed_tasks, kept.kpis.sprint_time_s) == (2, 100.0)
 
 
-def test_a_record_is_really_read(ended: Book) -> None:
-    other = msgspec.structs.replace(found(ended), goal="from the record")
+def test_a_stored_record_is_used(ended: Book) -> None:
+    other = msgspec.structs.replace(record_of(ended), goal="from the record")
     ended.ledger.db.rows("UPDATE records SET data = ?", (msgspec.json.encode(other),))
-    assert found(ended).goal == "from the record"
+    assert record_of(ended).goal == "from the record"
 
 
 def by_hand(book: Book) -> None:
@@ -79,49 +79,45 @@ def an_end_of_a_run(book: Book) -> None:
 @pytest.mark.parametrize(
     "change", [by_hand, sprint_by_hand, task_gone, one_more_run, an_end_of_a_run]
 )
-def test_whoever_changes_a_fact_takes_the_record_away(
-    ended: Book, change: Callable[[Book], None]
-) -> None:
-    before = found(ended)
+def test_a_changed_fact_deletes_the_record(ended: Book, change: Callable[[Book], None]) -> None:
+    before = record_of(ended)
     change(ended)
     assert ended.count("records") == 0
-    after = found(ended)
+    after = record_of(ended)
     if change is not one_more_run:
         assert after != before
     store_records(ended.ledger)
-    assert (found(ended), ended.count("records")) == (after, 1)
+    assert (record_of(ended), ended.count("records")) == (after, 1)
 
 
-def test_what_belongs_to_another_sprint_takes_nothing_away(ended: Book) -> None:
+def test_facts_of_another_sprint_keep_the_record(ended: Book) -> None:
     ended.begin(f"{ended.sprint}0/a/1-fix", "fix")
     assert ended.count("records") == 1
 
 
-def test_a_record_that_other_rules_made_is_not_believed(
-    ended: Book, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = msgspec.structs.replace(found(ended), goal="from the record")
+def test_a_record_of_other_rules_is_ignored(ended: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = msgspec.structs.replace(record_of(ended), goal="from the record")
     ended.ledger.db.rows("UPDATE records SET data = ?", (msgspec.json.encode(other),))
     monkeypatch.setattr(run_history, "RECORD_VERSION", "other rules")
-    assert found(ended).goal == "a shop"
+    assert record_of(ended).goal == "a shop"
     store_records(ended.ledger)
     assert [r["made_by"] for r in ended.ledger.db.rows("SELECT * FROM records")] == ["other rules"]
 
 
-def test_a_sprint_that_goes_on_has_no_record(book: Book) -> None:
+def test_an_unfinished_sprint_has_no_record(book: Book) -> None:
     book.tick()
     store_records(book.ledger)
     assert book.count("records") == 0
 
 
-def test_a_ledger_from_before_the_records_is_read_as_it_is(ended: Book, tmp_path: Path) -> None:
-    kept = found(ended)
+def test_a_ledger_without_a_table_of_records_can_be_read(ended: Book, tmp_path: Path) -> None:
+    kept = record_of(ended)
     ended.ledger.db.rows("DROP TABLE records")
     with closing(open_ledger(tmp_path / "ledger.db")) as connection:
         assert ended_records(connection) == [kept]
 
 
-def test_a_ledger_of_the_last_release_gets_its_place_for_records(tmp_path: Path) -> None:
+def test_a_ledger_of_an_older_release_gets_a_table_of_records(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
     Ledger(path).close()
     book = Ledger(path)

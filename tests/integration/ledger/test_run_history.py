@@ -34,7 +34,7 @@ def runs(book: Book) -> tuple[Run, ...]:
     return book.read(figures_of, book.sprint).runs
 
 
-def test_a_run_is_told_with_its_time_its_cost_and_its_tools(book: Book, shift: Any) -> None:
+def test_a_run_has_its_time_its_cost_and_its_tools(book: Book, shift: Any) -> None:
     item = f"{book.sprint}/a/1-implement"
     token = book.begin(item, "implement")
     shift(90_000)
@@ -114,7 +114,7 @@ def test_a_sprint_is_found_by_id_by_number_and_as_the_last_one(book: Book) -> No
                 find_sprint(connection, bad)
 
 
-def test_only_sprints_in_which_something_may_wait_are_looked_at_for_the_inbox(book: Book) -> None:
+def test_only_sprints_in_which_something_may_wait_are_read_for_the_inbox(book: Book) -> None:
     def waiting() -> list[str]:
         return [state.sprint.id for state in book.read(waiting_states)]
 
@@ -126,9 +126,7 @@ def test_only_sprints_in_which_something_may_wait_are_looked_at_for_the_inbox(bo
     assert waiting() == ["shop-1"]
 
 
-def test_a_run_that_nobody_saw_end_has_lasted_until_it_was_heard_of_last(
-    book: Book, shift: Any
-) -> None:
+def test_a_run_without_an_end_lasts_until_its_last_sign_of_life(book: Book, shift: Any) -> None:
     item = f"{book.sprint}/a/1-implement"
     token = book.begin(item, "implement")
     shift(8_000)

@@ -64,8 +64,8 @@ def path(tmp_path: Path, with_steps: Callable[..., None]) -> Path:
 
 def stored(path: Path) -> Data:
     with closing(sqlite3.connect(path)) as connection:
-        found: Data = json.loads(connection.execute("SELECT data FROM sprints").fetchone()[0])
-        return found
+        data: Data = json.loads(connection.execute("SELECT data FROM sprints").fetchone()[0])
+        return data
 
 
 def version_of(path: Path) -> str:
@@ -137,7 +137,7 @@ def test_a_program_that_reads_sees_todays_form_and_changes_nothing(
         assert connection.execute(by_path).fetchone()[0] == "a shop!"
 
 
-def test_a_ledger_of_a_newer_version_is_refused_with_what_to_do(
+def test_a_ledger_of_a_newer_version_is_refused_with_a_hint(
     path: Path, with_steps: Callable[..., None]
 ) -> None:
     with_steps(aim_of)

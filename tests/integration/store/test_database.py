@@ -20,8 +20,8 @@ TWO = Migration("test/0002", "CREATE TABLE b (x);")
 
 def _tables(path: Path) -> set[str]:
     with sqlite3.connect(path) as connection:
-        found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-        return {row[0] for row in found}
+        rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        return {row[0] for row in rows}
 
 
 def test_a_database_is_brought_up_to_date_once(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_a_database_is_brought_up_to_date_once(tmp_path: Path) -> None:
     assert len(db.rows("SELECT * FROM a")) == 1
 
 
-def test_migrations_are_remembered_where_they_shall_be_and_told_when_applied(
+def test_migrations_are_stored_in_the_given_table_and_reported_when_applied(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "x.db"
@@ -83,9 +83,9 @@ def test_a_migration_that_fails_leaves_nothing_of_itself(tmp_path: Path) -> None
 
 def _open(path: Path) -> int:
     db = Database(path, MIGRATIONS)
-    found = len(db.rows("SELECT * FROM migrations"))
+    applied = len(db.rows("SELECT * FROM migrations"))
     db.close()
-    return found
+    return applied
 
 
 def test_four_processes_that_open_a_new_database_at_once_all_succeed(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_full_disk_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
     assert len(db.rows("SELECT * FROM a")) == 1
 
 
-def test_a_file_that_is_no_database_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_refused_with_a_hint(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     path.write_bytes(b"hello" * 1000)
     with pytest.raises(StoreError, match="not a database") as refused:
@@ -169,7 +169,7 @@ def test_a_file_that_is_no_database_is_refused_with_what_to_do(tmp_path: Path) -
     assert path.read_bytes() == b"hello" * 1000
 
 
-def test_a_look_never_creates_or_changes_a_database(tmp_path: Path) -> None:
+def test_reading_never_creates_or_changes_a_database(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     with pytest.raises(StoreError, match="unable to open"):
         open_read_only(path)
@@ -182,7 +182,7 @@ def test_a_look_never_creates_or_changes_a_database(tmp_path: Path) -> None:
     looking.close()
 
 
-def test_a_look_sees_what_a_writer_committed_and_nothing_that_it_has_not(tmp_path: Path) -> None:
+def test_a_reader_sees_committed_changes_only(tmp_path: Path) -> None:
     db = Database(tmp_path / "x.db", [ONE])
     looking = open_read_only(db.path)
     with db.transaction("test") as connection:

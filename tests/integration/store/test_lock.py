@@ -38,7 +38,7 @@ def test_of_a_process_elsewhere_nothing_is_known() -> None:
     assert this_process()._replace(started="").is_gone is None
 
 
-def test_turns_are_taken_one_after_the_other(tmp_path: Path) -> None:
+def test_a_file_lock_is_held_by_one_thread_at_a_time(tmp_path: Path) -> None:
     inside, most = [0], [0]
 
     def work() -> None:
@@ -54,7 +54,9 @@ def test_turns_are_taken_one_after_the_other(tmp_path: Path) -> None:
     assert most == [1]
 
 
-def test_a_turn_that_never_comes_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_lock_that_is_never_released_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lock, "_TIMEOUT_S", 0.05)
     with (
         file_lock(tmp_path / "lock"),

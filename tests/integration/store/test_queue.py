@@ -39,9 +39,9 @@ def test_eight_processes_claim_two_thousand_items_exactly_once(tmp_path: Path) -
     items = [f"item-{n}" for n in range(2000)]
     queue.add(*items)
     with PROCESSES.Pool(8) as pool:
-        found = [c for part in pool.map(_claim_until_empty, [queue.db.path] * 8) for c in part]
-    assert Counter(item for item, _ in found) == Counter(items)
-    assert {token for _, token in found} == {1}
+        claims = [c for part in pool.map(_claim_until_empty, [queue.db.path] * 8) for c in part]
+    assert Counter(item for item, _ in claims) == Counter(items)
+    assert {token for _, token in claims} == {1}
 
 
 def _work_under_a_cap(path: Path) -> int:

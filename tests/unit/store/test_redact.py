@@ -102,7 +102,7 @@ def test_a_key_is_known_by_its_form_wherever_it_stands(kind: str, around: str) -
         ),
     ],
 )
-def test_what_is_called_a_secret_is_one(text: str, clean: str) -> None:
+def test_a_random_value_with_the_name_of_a_secret_is_redacted(text: str, clean: str) -> None:
     assert Redactor().text(text) == clean
 
 
@@ -151,7 +151,7 @@ def test_no_hash_in_any_usual_writing_is_taken_for_a_secret(digest: bytes, aroun
         assert Redactor().text(text) == text
 
 
-def test_this_project_itself_holds_nothing_that_looks_like_a_secret() -> None:
+def test_the_source_of_this_project_has_nothing_that_looks_like_a_secret() -> None:
     source = Path(caloron.store.redact.__file__).parents[1]
     for file in source.rglob("*.py"):
         data = file.read_bytes()
@@ -170,7 +170,7 @@ def test_this_project_itself_holds_nothing_that_looks_like_a_secret() -> None:
         quote_plus(SECRET),
     ],
 )
-def test_a_known_value_is_found_in_every_form_it_is_printed_in(form: str) -> None:
+def test_a_known_value_is_redacted_in_every_printed_form(form: str) -> None:
     assert Redactor([SECRET]).text(f"a {form} b") == "a [redacted] b"
     assert Redactor({"DB": SECRET}).text(f"a {form} b") == "a [redacted DB] b"
 
@@ -199,7 +199,7 @@ def test_each_line_of_a_value_with_lines_is_secret_too() -> None:
     assert redactor.text(f"> {line}") == "> [redacted KEY]"
 
 
-def test_what_is_redacted_stays_so() -> None:
+def test_redacting_twice_changes_nothing_more() -> None:
     redactor = Redactor({"A_TOKEN": SECRET})
     once = redactor.text(
         "\n".join((*KEYS.values(), PEM, SECRET, f"https://u:{SECRET}@h", *ORDINARY))
@@ -292,7 +292,7 @@ def test_a_private_key_that_never_ends_is_not_kept_for_ever() -> None:
     assert out.startswith(b"[redacted]")
 
 
-def test_the_names_of_variables_tell_which_values_are_secrets() -> None:
+def test_secrets_are_recognised_by_the_names_of_variables() -> None:
     secret = {
         "ANTHROPIC_API_KEY": KEYS["anthropic"],
         "GITHUB_TOKEN": KEYS["github"],

@@ -10,7 +10,7 @@ import pytest
 from caloron.store.database import load_statements, store_error, with_prefix
 
 
-def test_each_statement_of_a_file_is_found_under_its_name(tmp_path: Path) -> None:
+def test_statements_of_a_file_are_loaded_by_name(tmp_path: Path) -> None:
     file = tmp_path / "x.sql"
     file.write_text("-- a word first\n-- name: one\nSELECT 1\n-- name: two\n-- why\nSELECT 2\n;\n")
     assert load_statements(file) == {"one": "SELECT 1\n", "two": "-- why\nSELECT 2\n;\n"}
@@ -36,7 +36,7 @@ def test_tables_can_have_a_longer_name_in_another_file() -> None:
         (sqlite3.SQLITE_NOTADB, "restore a copy"),
     ],
 )
-def test_a_failure_of_the_database_says_what_to_do(code: int, advice: str) -> None:
+def test_an_error_of_the_database_has_a_hint(code: int, advice: str) -> None:
     failure = sqlite3.OperationalError("in other words")
     failure.sqlite_errorcode = code
     error = store_error(Path("/x/ledger.db"), failure)

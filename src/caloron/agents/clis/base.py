@@ -101,8 +101,8 @@ class ReportFileCli(Cli):
         return {"CALORON_REPORT": str(request.sandbox_home / REPORT_FILE)}
 
 
-class Answer:
-    """The answer to one question, as the events of an agent CLI add to it."""
+class ReportBuilder:
+    """The answer to one question, collected from the events of an agent CLI."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -120,7 +120,7 @@ class AnsweringCli(Cli, Generic[Event]):
     def arguments(self, request: AgentRequest) -> Sequence[str]:
         raise NotImplementedError
 
-    def add(self, event: Event, answer: Answer) -> None:
+    def add(self, event: Event, answer: ReportBuilder) -> None:
         """Add the content of an event to the answer."""
         raise NotImplementedError
 
@@ -145,7 +145,7 @@ class AnsweringCli(Cli, Generic[Event]):
         )
 
     def read_report(self, run_dir: Path) -> AgentReport:
-        answer, form = Answer(), msgspec.json.Decoder(self.event)
+        answer, form = ReportBuilder(), msgspec.json.Decoder(self.event)
         log = run_dir / "output.log"
         for line in lines(log) if log.exists() else ():
             if (event := json_event(line, form)) is not None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from caloron.agents.clis.base import Answer, AnsweringCli
+from caloron.agents.clis.base import AnsweringCli, ReportBuilder
 from caloron.ports import AgentRequest, CliInfo
 
 
@@ -67,7 +67,7 @@ class Codex(AnsweringCli[_Event]):
             "-",
         )
 
-    def add(self, event: _Event, answer: Answer) -> None:
+    def add(self, event: _Event, answer: ReportBuilder) -> None:
         match event.type:
             case "item.completed" if event.item.type == "agent_message":
                 answer.texts = [event.item.text]

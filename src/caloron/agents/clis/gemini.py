@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from caloron.agents.clis.base import Answer, AnsweringCli
+from caloron.agents.clis.base import AnsweringCli, ReportBuilder
 from caloron.ports import AgentRequest, CliInfo
 
 #: Without the authentication type, a base URL alone selects one that is refused.
@@ -66,7 +66,7 @@ class Gemini(AnsweringCli[_Event]):
         own = {"GOOGLE_GEMINI_BASE_URL": base_url} if base_url else {}
         return {"GEMINI_CLI_NO_RELAUNCH": "true"} | own
 
-    def add(self, event: _Event, answer: Answer) -> None:
+    def add(self, event: _Event, answer: ReportBuilder) -> None:
         if event.type == "message" and event.role == "assistant":
             answer.texts.append(event.content)
         elif event.type == "result":

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from caloron.agents.clis.base import Answer, AnsweringCli, provider_hosts
+from caloron.agents.clis.base import AnsweringCli, ReportBuilder, provider_hosts
 from caloron.errors import PreconditionFailed
 from caloron.ports import AgentRequest, CliInfo
 
@@ -121,7 +121,7 @@ class OpenCode(AnsweringCli[_Event]):
             )
         return provider_hosts(self._settings.base_url, (_HOSTS.get(provider, ""),))
 
-    def add(self, event: _Event, answer: Answer) -> None:
+    def add(self, event: _Event, answer: ReportBuilder) -> None:
         part = event.part
         match event.type:
             case "text":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import json
 import re
+from collections.abc import Iterable
+from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from typing import Any, Literal
 
@@ -132,40 +134,22 @@ def _structural_errors(tasks: list[PlannedTask], frameworks: tuple[str, ...]) ->
     return errors
 
 
-def find_cycle(tasks: list[PlannedTask]) -> list[str]:
+def find_cycle(tasks: Iterable[PlannedTask]) -> list[str]:
     """Return a cycle, with its first task again at the end; empty: there is none."""
-    waiting = {task.id: set(task.depends_on) for task in tasks}
-    while free := [i for i, needs in waiting.items() if not needs]:
-        for done in free:
-            del waiting[done]
-        for needs in waiting.values():
-            needs.difference_update(free)
-    if not waiting:
-        return []
-    path = [min(waiting)]
-    while (following := min(waiting[path[-1]])) not in path:
-        path.append(following)
-    return [*path[path.index(following) :], following]
+    try:
+        TopologicalSorter({task.id: task.depends_on for task in tasks}).prepare()
+    except CycleError as error:
+        cycle: list[str] = error.args[1]
+        # The library lists each task before those that depend on it.
+        return cycle[::-1]
+    return []
 
 
-def chain_lengths(tasks: tuple[PlannedTask, ...]) -> dict[str, int]:
+def chain_lengths(tasks: Iterable[PlannedTask]) -> dict[str, int]:
     """Return the length of the longest chain that begins with each task."""
-    dependents: dict[str, list[str]] = {task.id: [] for task in tasks}
-    for task in tasks:
-        for dependency in task.depends_on:
-            dependents[dependency].append(task.id)
-    lengths: dict[str, int] = {}
-
-    def length(start: str) -> int:
-        stack = [start]
-        while stack:
-            top = stack[-1]
-            missing = [d for d in dependents[top] if d not in lengths]
-            if missing:
-                stack.extend(missing)
-                continue
-            lengths[top] = 1 + max((lengths[d] for d in dependents[top]), default=0)
-            stack.pop()
-        return lengths[start]
-
-    return {task.id: lengths.get(task.id) or length(task.id) for task in tasks}
+    needs = {task.id: task.depends_on for task in tasks}
+    lengths = dict.fromkeys(needs, 1)
+    for task in reversed([*TopologicalSorter(needs).static_order()]):
+        for dependency in needs[task]:
+            lengths[dependency] = max(lengths[dependency], lengths[task] + 1)
+    return lengths

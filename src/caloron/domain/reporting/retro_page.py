@@ -57,7 +57,7 @@ class FeedbackItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retro(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that the retro of one sprint found."""
+    """The content of the retro of one sprint."""
 
     state: State
     kpis: Kpis
@@ -160,7 +160,7 @@ def _model_section(insight: Insight | None) -> str:
         f"In the words of {_line(insight.by)}; mood: {insight.sentiment}.",
         _bullets(map(_line, insight.themes)),
         "Improvements:" if insight.improvements else "",
-        _bullets(_finding(found) for found in said_by_model(insight)),
+        _bullets(_finding(finding) for finding in said_by_model(insight)),
         "To keep:" if insight.learnings else "",
         _bullets(map(_line, insight.learnings)),
     ]
@@ -242,28 +242,28 @@ def _feedback(item: FeedbackItem) -> str:
     return f"### {item.author}{issue}\n\n{_bullets(lines)}"
 
 
-def _trends(found: Sequence[Trend]) -> str:
+def _trends(compared: Sequence[Trend]) -> str:
     rows = [
         (label(t.metric), worded(t.metric, t.now), f"{worded(t.metric, t.before)} (n = {t.n})",
          t.direction)
-        for t in found
+        for t in compared
     ]  # fmt: skip
     return _table(("number", "now", "mean before", ""), rows)
 
 
-def _agents(found: Sequence[AgentKpis]) -> str:
+def _agents(agents: Sequence[AgentKpis]) -> str:
     rows = [
         (a.agent, a.role, a.runs, a.failed_runs, span(a.time_s), f"{a.cost_usd:.2f}", a.tokens,
          a.review_cycles, a.interventions)
-        for a in found
+        for a in agents
     ]  # fmt: skip
     head = ("agent", "role", "runs", "failed", "time", "$", "tokens", "reviews", "supervisor steps")
     return _table(head, rows)
 
 
-def _roles(found: Sequence[RoleKpis]) -> str:
+def _roles(roles: Sequence[RoleKpis]) -> str:
     names = RoleKpis.__struct_fields__
-    rows = [msgspec.structs.astuple(role) for role in found]
+    rows = [msgspec.structs.astuple(role) for role in roles]
     return _table([name.replace("_", " ") for name in names], rows)
 
 

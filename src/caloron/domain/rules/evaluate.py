@@ -177,7 +177,7 @@ def _pushed(evaluation: Evaluation, task: Task, fact: EffectDone) -> None:
 
 
 def _effect_failed(evaluation: Evaluation, fact: EffectFailed) -> None:
-    """Look again after a stale answer; any other refusal of the forge needs a person."""
+    """Retry after a stale answer; any other refusal of the forge needs a person."""
     task = evaluation.state.tasks.get(fact.task)
     if task is None:
         return

@@ -138,7 +138,7 @@ def _issue(evaluation: Evaluation, task: Task, state: str) -> IssueSnapshot | No
 
 
 def pull_merged(evaluation: Evaluation, task: Task) -> PullSnapshot | None:
-    """The pull request was merged. Our own merge says itself what it put on main."""
+    """The pull request was merged. Our own merge reports what it put on main."""
     pull = _pull(evaluation, task, "merged")
     by_us = pull and (task.merge.unverified or task.merge.merging == pull.head)
     return None if by_us else pull
