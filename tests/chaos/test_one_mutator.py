@@ -27,12 +27,12 @@ MUTATIONS = {
     "mark_merged",
 }
 CHANGES, EXECUTOR = "engine/forge/operations.py", "engine/forge/executor.py"
-#: Acts of people, the first commit of an empty repository, the forge itself, the test driver.
+#: Acts of people, the first commit of an empty repository, the forge itself, what tests use.
 EXCEPTED = (
     "cli/commands/project/remote.py",
     "cli/commands/forge.py",
     "forge/",
-    "testing/driver.py",
+    "testing/",
 )
 #: Stages for graphs that users write: such a graph is no sprint and has no journal of effects, so
 #: each of these looks for what it wrote before it writes. No tick may name one of them.
