@@ -13,7 +13,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from caloron.errors import CaloronError, InUse, NotFound, StoreError
-from caloron.ledger import views
+from caloron.ledger import reading
 from caloron.ledger.legacy import LegacySprint, find_legacy_sprint, legacy_sprints
 from caloron.ledger.locate import ProjectPaths, current_project_name, find_project, home
 from caloron.ledger.reading import open_ledger
@@ -95,8 +95,8 @@ def imported_sprint(sprint: LegacySprint) -> tuple[dict[str, Any], LegacySummary
 
 def known_forge(project: ProjectPaths) -> dict[str, str]:
     """The record of the forge from the start of the last sprint."""
-    with views.ledger_if_any(project) as connection:
-        recorded = views.value(connection, "kv", key="forge") if connection else None
+    with reading.ledger_if_any(project) as connection:
+        recorded = reading.value(connection, "kv", key="forge") if connection else None
     known: dict[str, str] = json.loads(recorded) if recorded else {}
     return UNKNOWN_FORGE | known
 
@@ -126,10 +126,10 @@ def orphaned_agents(
     if holder(project.engine_lock) is not None:
         return []
     scope = f"{sprint}/" if sprint else ""
-    ticked = views.ticked_sprints(connection)
+    ticked = reading.ticked_sprints(connection)
     rows = [
         row
-        for row in views.rows(connection, "in_flight")
+        for row in reading.rows(connection, "in_flight")
         if row["id"].startswith(scope) and row["id"].partition("/")[0] not in ticked
     ]
     if not rows:
@@ -276,7 +276,7 @@ def _refuse_live_agents(project: ProjectPaths) -> None:
         return
     try:
         with closing(open_read_only(project.ledger)) as connection:
-            item = views.value(connection, "live_agent")
+            item = reading.value(connection, "live_agent")
     except (StoreError, sqlite3.Error) as error:
         if not is_damage(error):
             raise

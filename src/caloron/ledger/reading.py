@@ -1,12 +1,14 @@
 """Reads a ledger without changing it, for commands that must answer at once.
 
-Standard library only: `status` and `why` import nothing heavier.
+Standard library only: `status`, `why` and `history` import nothing heavier.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,8 +21,11 @@ from caloron.store.files import read_plain
 if TYPE_CHECKING:
     from caloron.domain.model.sprint import State
     from caloron.domain.reporting.waiting import Outage
+    from caloron.ledger.locate import ProjectPaths
 
 _SQL = load_statements(Path(__file__).parent / "sql" / "reading.sql")
+#: The selections of commands that only read.
+_VIEWS = load_statements(Path(__file__).parent / "sql" / "views.sql")
 #: Tables of caches that an older ledger does not have; a reader sees them empty.
 _LATER_TABLES = ("entries", "records")
 
@@ -71,6 +76,50 @@ def refuse_foreign(path: Path, own: str, known: str) -> None:
             f" {own or 'missing'}, {beside.name} names {known[:40]!r}",
             hint=f"{restore_hint(path)}; if you replaced it on purpose, delete {beside}",
         )
+
+
+@contextmanager
+def ledger_if_any(paths: ProjectPaths) -> Iterator[sqlite3.Connection | None]:
+    """Open the ledger of a project; None before its first sprint."""
+    connection = open_ledger(paths.ledger) if paths.ledger.exists() else None
+    try:
+        yield connection
+    finally:
+        if connection is not None:
+            connection.close()
+
+
+def rows(connection: sqlite3.Connection, query: str, **values: Any) -> list[sqlite3.Row]:
+    """Return the rows of a named query."""
+    return connection.execute(_VIEWS[query], values).fetchall()
+
+
+def row(connection: sqlite3.Connection, query: str, **values: Any) -> sqlite3.Row | None:
+    """Return the first row of a named query."""
+    first: sqlite3.Row | None = connection.execute(_VIEWS[query], values).fetchone()
+    return first
+
+
+def value(connection: sqlite3.Connection, query: str, **values: Any) -> Any:
+    """Return the first value of a named query; None without a row."""
+    first = row(connection, query, **values)
+    return first[0] if first is not None else None
+
+
+def counts(connection: sqlite3.Connection, *tables: str) -> dict[str, int]:
+    """Return the number of rows of each table; 0 for a table that does not exist."""
+    existing = {row["name"] for row in rows(connection, "tables")}
+    return {
+        table: int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+        if table in existing
+        else 0
+        for table in tables
+    }
+
+
+def ticked_sprints(connection: sqlite3.Connection) -> list[str]:
+    """Return the sprints that `caloron tick` drives."""
+    return [row["key"] for row in rows(connection, "keys", prefix="visited/")]
 
 
 def outage_key(sprint: str) -> str:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from caloron.cli.commands.sprint import discard
-from caloron.cli.commands.sprint.plan import _prompt_until
+from caloron.cli.commands.sprint.approval import _prompt_until
 from caloron.git.command import git, git_environment
 
 

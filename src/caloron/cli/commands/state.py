@@ -23,7 +23,7 @@ from caloron.cli.project_view import disk_usage, ensure_unlocked, exclusive
 from caloron.cli.render import aligned
 from caloron.engine.exports import exported_files
 from caloron.errors import CaloronError, NotFound, UsageError
-from caloron.ledger import views
+from caloron.ledger import reading
 from caloron.ledger.exports import digest
 from caloron.ledger.ledger import read_state
 from caloron.ledger.locate import ProjectPaths, require_id
@@ -59,14 +59,14 @@ def show(sprint: str | None, project: str | None) -> Answer:
       caloron state show --sprint 2 --output table
     """
     loaded = load_project(project)
-    with views.ledger_if_any(loaded) as connection:
+    with reading.ledger_if_any(loaded) as connection:
         if connection is None:
             if sprint:
                 raise NotFound("this project has no sprint yet", hint='caloron sprint "<goal>"')
             data = _state_data(loaded, None, "", only=False)
         else:
             connection.execute("BEGIN")
-            has_sprints = views.counts(connection, "sprints")["sprints"]
+            has_sprints = reading.counts(connection, "sprints")["sprints"]
             name = find_sprint(connection, sprint or "") if sprint or has_sprints else ""
             data = _state_data(loaded, connection, name, only=bool(sprint))
     return Answer(data, lambda: _state_text(data))
@@ -86,7 +86,7 @@ def _state_data(
     if connection is not None:
         applied = list(applied_in(connection))
         ledger["version"] = applied[-1] if applied else ""
-        ledger["counts"] = views.counts(connection, *_COUNTED)
+        ledger["counts"] = reading.counts(connection, *_COUNTED)
         if sprint:
             number = sprint_numbers(connection).get(sprint)
             content = _state_file(connection, sprint)
@@ -138,8 +138,8 @@ def _exports(
     project: Project, connection: sqlite3.Connection | None, sprint: str
 ) -> list[dict[str, Any]]:
     digests: dict[str, str] = {}
-    if connection and views.counts(connection, "kv")["kv"]:
-        stored = views.rows(connection, "keys", prefix="projection/")
+    if connection and reading.counts(connection, "kv")["kv"]:
+        stored = reading.rows(connection, "keys", prefix="projection/")
         digests = {row["key"]: row["value"] for row in stored}
     sprints = [sprint] if sprint else list(sprint_numbers(connection)) if connection else []
     paths = exported_files(project, sprints).values()
@@ -171,7 +171,7 @@ def _whose(path: Path, digests: dict[str, str]) -> str:
 def _state_file(connection: sqlite3.Connection, sprint: str) -> dict[str, Any]:
     """The content of the sprint's state file."""
     state = read_state(connection, sprint)
-    since = views.value(connection, "kv", key=f"since/{sprint}")
+    since = reading.value(connection, "kv", key=f"since/{sprint}")
     text = kv_text(state, float(since) if since else state.sprint.settings.created_at)
     content: dict[str, Any] = msgspec.json.decode(text)
     return content

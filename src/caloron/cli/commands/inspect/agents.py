@@ -26,7 +26,7 @@ from caloron.engine.agent_view import (
     retros_of,
 )
 from caloron.errors import CaloronError, NotFound, StoreError
-from caloron.ledger import views
+from caloron.ledger import reading
 from caloron.ledger.legacy import legacy_agents
 from caloron.ledger.locate import ProjectPaths, find_project, require_id
 from caloron.ledger.projects import load_project
@@ -193,7 +193,7 @@ def _folder_of(paths: ProjectPaths, name: str) -> dict[str, Any]:
 
 def _exported(paths: ProjectPaths, agent_dir: Path) -> list[dict[str, str]]:
     """Bring the folder up to the ledger; return the differences that were there before."""
-    with views.ledger_if_any(paths) as connection:
+    with reading.ledger_if_any(paths) as connection:
         if connection is None:
             return []
         before = [difference._asdict() for difference in differences(agent_dir, connection)]
@@ -216,7 +216,7 @@ def _list(project: str | None) -> Answer:
 
 def _imported(paths: ProjectPaths) -> dict[str, list[dict[str, Any]]]:
     """The agents imported from an older version."""
-    with views.ledger_if_any(paths) as connection:
+    with reading.ledger_if_any(paths) as connection:
         workspace = load_project(paths.name).workspace if connection is None else None
         return legacy_agents(connection, workspace)
 
@@ -240,12 +240,12 @@ def _words(versions: list[dict[str, Any]], key: str) -> list[str]:
 
 def _works(paths: ProjectPaths) -> list[dict[str, Any]]:
     """Each work item of an agent with all its attempts."""
-    with views.ledger_if_any(paths) as connection:
+    with reading.ledger_if_any(paths) as connection:
         return list(_collect(connection)) if connection is not None else []
 
 
 def _collect(connection: sqlite3.Connection) -> Iterable[dict[str, Any]]:
-    tasks = {(row["sprint"], row["id"]): row for row in views.rows(connection, "task_rounds")}
+    tasks = {(row["sprint"], row["id"]): row for row in reading.rows(connection, "task_rounds")}
     numbers = sprint_numbers(connection)
     works: dict[str, dict[str, Any]] = {}
     for run in all_runs(connection):

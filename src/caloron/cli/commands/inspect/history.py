@@ -14,7 +14,7 @@ from caloron.cli.format import one_line, utc
 from caloron.cli.project_view import WITHOUT_ENGINE, display_phase, imported_sprint, orphaned_agents
 from caloron.cli.render import cropped, screen_width
 from caloron.durations import span
-from caloron.ledger import views
+from caloron.ledger import reading
 from caloron.ledger.legacy import LegacySprint, legacy_sprints
 from caloron.ledger.locate import find_project
 from caloron.store.lock import holder
@@ -39,11 +39,11 @@ def history(limit: int, project: str | None) -> Answer:
     paths = find_project(project)
     rows: list[dict[str, Any]] = []
     total, running = 0, (holder(paths.engine_lock) or {}).get("sprint", "")
-    with views.ledger_if_any(paths) as connection:
+    with reading.ledger_if_any(paths) as connection:
         if connection is not None:
-            total = views.value(connection, "sprint_count")
+            total = reading.value(connection, "sprint_count")
             orphaned = {agent["sprint_id"] for agent in orphaned_agents(paths, connection)}
-            for row in views.rows(connection, "history", limit=limit):
+            for row in reading.rows(connection, "history", limit=limit):
                 is_running, has_orphans = row["id"] == running, row["id"] in orphaned
                 phase = display_phase(row["phase"], running=is_running, orphans=has_orphans)
                 rows.append(_record(row, phase))

@@ -32,7 +32,7 @@ from caloron.domain.reporting.kpis import (
 from caloron.domain.reporting.learnings import FATE, SprintRecord, as_of, improvements, same_meaning
 from caloron.domain.reporting.retro_page import Retro, review_sprint, write_retro_report
 from caloron.durations import span
-from caloron.ledger import views
+from caloron.ledger import reading
 from caloron.ledger.learnings import kept_in_file
 from caloron.ledger.legacy import LegacySprints, find_legacy_sprint, legacy_sprints
 from caloron.ledger.locate import ProjectPaths, find_project
@@ -65,7 +65,7 @@ def show(sprint: str, project: str | None) -> Answer:
 
 def _imported(paths: ProjectPaths, name: str) -> dict[str, Any] | None:
     """A sprint imported from an older version; only its summary is available."""
-    with views.ledger_if_any(paths) as connection:
+    with reading.ledger_if_any(paths) as connection:
         sprint = find_legacy_sprint(paths, connection, name)
     if sprint is None:
         return None

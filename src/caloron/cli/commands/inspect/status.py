@@ -28,7 +28,7 @@ from caloron.cli.project_view import (
 from caloron.cli.render import aligned
 from caloron.errors import NotFound
 from caloron.ids import sprint_number
-from caloron.ledger import views
+from caloron.ledger import reading
 from caloron.ledger.legacy import LegacySprint, legacy_sprints
 from caloron.ledger.locate import (
     ProjectPaths,
@@ -87,9 +87,9 @@ def _project(paths: ProjectPaths) -> dict[str, Any]:
     data["forge"] = _forge(paths, settings)
     data |= {"total_sprints": 0, "last_sprint": None, "held_by": None}
     who = holder(paths.engine_lock)
-    with views.ledger_if_any(paths) as connection:
+    with reading.ledger_if_any(paths) as connection:
         if connection is not None:
-            data["total_sprints"] = views.value(connection, "sprint_count")
+            data["total_sprints"] = reading.value(connection, "sprint_count")
             data["last_sprint"] = _sprint(paths, connection, who.get("sprint", "") if who else "")
         earlier = legacy_sprints(paths, connection, 1)
     data["total_sprints"] += earlier.total
@@ -157,14 +157,14 @@ def _sprint(
     paths: ProjectPaths, connection: sqlite3.Connection, running: str
 ) -> dict[str, Any] | None:
     """The running sprint, else the last one."""
-    row = views.row(connection, "status_sprint", running=running)
+    row = reading.row(connection, "status_sprint", running=running)
     if row is None:
         return None
     recorded = dict(row)
     name, unsandboxed = recorded["sprint_id"], recorded.pop("unsandboxed")
     tasks = [
         dict(task) | {"slice_it": to_slice(task["cycle"])}
-        for task in views.rows(connection, "status_tasks", sprint=name)
+        for task in reading.rows(connection, "status_tasks", sprint=name)
     ]
     return (
         _DEFAULTS
@@ -194,7 +194,7 @@ def _pauses(recorded: str | None) -> list[dict[str, str]]:
 
 def _outage(connection: sqlite3.Connection, sprint: str) -> str:
     """Why the forge is unavailable, as far as the last engine knew."""
-    if not views.value(connection, "kv", key=f"forge_outage/{sprint}"):
+    if not reading.value(connection, "kv", key=f"forge_outage/{sprint}"):
         return ""
     from caloron.ledger.reading import read_outage
 

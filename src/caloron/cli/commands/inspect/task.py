@@ -24,7 +24,7 @@ from caloron.domain.reporting.kpis import Run
 from caloron.engine.runs.run_dirs import read_record
 from caloron.errors import NotFound
 from caloron.ids import sprint_number
-from caloron.ledger import views
+from caloron.ledger import reading
 from caloron.ledger.locate import ProjectPaths, find_project, require_id
 from caloron.ledger.run_history import find_sprint, runs_below, sprint_numbers
 
@@ -61,7 +61,7 @@ def logs(task: str, sprint: str | None, tail: int, project: str | None) -> Answe
         chosen = find_sprint(connection, sprint or "")
         number = sprint_numbers(connection)[chosen]
         runs = runs_below(connection, f"{chosen}/{task}")
-        has_run = views.row(connection, "has_run", item=f"{chosen}/{task}")
+        has_run = reading.row(connection, "has_run", item=f"{chosen}/{task}")
     folder = paths.runs / chosen / task
     if not folder.is_dir() and has_run:
         raise NotFound(
@@ -235,8 +235,8 @@ def trace(task: str, sprint: str | None, project: str | None) -> Answer:
 
 def _newest(connection: sqlite3.Connection, task: str) -> str:
     query = "newest_sprint_with_run" if task in _BESIDE else "newest_sprint_with_task"
-    name = views.value(connection, "newest_sprint_with_task", task=task)
-    name = name or views.value(connection, query, task=task)
+    name = reading.value(connection, "newest_sprint_with_task", task=task)
+    name = name or reading.value(connection, query, task=task)
     if name is None and task in _BESIDE:
         raise NotFound(f"{_BESIDE[task]} has not run in any sprint", hint="caloron history")
     if name is None:
@@ -247,20 +247,20 @@ def _newest(connection: sqlite3.Connection, task: str) -> str:
 def _story(
     connection: sqlite3.Connection, paths: ProjectPaths, sprint: str, task: str
 ) -> dict[str, Any]:
-    number = views.value(connection, "number", sprint=sprint)
+    number = reading.value(connection, "number", sprint=sprint)
     if number is None:
         raise NotFound(f"there is no sprint {sprint}", hint="caloron history")
     of_task = {"sprint": sprint, "task": task}
-    row = views.row(connection, "task", **of_task)
+    row = reading.row(connection, "task", **of_task)
     if row is None and task not in _BESIDE:
         raise NotFound(f"sprint {sprint} has no task {task!r}", hint="caloron status")
     item = f"{sprint}/{task}"
     events = [
         dict(event) | {"payload": json.loads(event["payload"])}
-        for event in views.rows(connection, "task_events", item=item, **of_task)
+        for event in reading.rows(connection, "task_events", item=item, **of_task)
     ]
     if not events and row is None:
-        ran = views.value(connection, "newest_sprint_with_run", task=task)
+        ran = reading.value(connection, "newest_sprint_with_run", task=task)
         hint = f"caloron trace {task} --sprint {ran}" if ran else "caloron history"
         raise NotFound(f"{_BESIDE[task]} did not run in sprint {sprint}", hint=hint)
     runs = runs_below(connection, item)
@@ -279,7 +279,7 @@ def _story(
         "cost_usd": round(cost, 4),
         "events": [_entry(event, of_item.get(event["item"], [])) for event in events],
         "attempts": [_trace_attempt(run, paths) for run in runs],
-        "pending": [dict(row) for row in views.rows(connection, "pending_effects", **of_task)],
+        "pending": [dict(row) for row in reading.rows(connection, "pending_effects", **of_task)],
     }
 
 

@@ -23,7 +23,6 @@ from caloron.git.mirror import Mirror
 from caloron.ledger.locate import (
     active_project_name,
     find_project,
-    project_here,
     project_names,
     project_path,
     projects_for,
@@ -110,18 +109,12 @@ class NewProject(NamedTuple):
         return "\n".join(lines)
 
 
-def find_or_draft(name: str | None, framework: str | None) -> tuple[Project, NewProject | None]:
-    """The project to act on; for a repository without one, the draft of a new project."""
-    if framework is not None:
-        require_framework(framework)
-    known = name if name is not None else project_here()
-    if known is not None:
-        return _existing(load_project(known), framework), None
+def draft_here(framework: str | None) -> NewProject:
+    """The draft of a project for the repository around the current folder."""
     checkout = _checkout_here()
     if checkout is None:
         raise _no_repository()
-    draft = _draft(checkout, framework)
-    return draft.project, draft
+    return _draft(checkout, framework)
 
 
 def _no_repository() -> CaloronError:
@@ -142,15 +135,6 @@ def _checkout_here() -> Checkout | None:
         # The current folder was removed.
         return None
     return Checkout.around(here)
-
-
-def _existing(project: Project, framework: str | None) -> Project:
-    if framework in (None, project.config.framework):
-        return project
-    raise UsageError(
-        f"project {project.name} uses framework {project.config.framework}, not {framework}",
-        hint=f"caloron config set framework {framework} --project {project.name}",
-    )
 
 
 def _draft(checkout: Checkout, framework: str | None) -> NewProject:

@@ -21,7 +21,7 @@ from caloron.errors import CaloronError, PreconditionFailed
 from caloron.git.checkout import Checkout
 from caloron.git.command import git
 from caloron.ids import ID_WORDS
-from caloron.ledger import views
+from caloron.ledger import reading
 from caloron.ledger.locate import (
     ProjectPaths,
     active_project_name,
@@ -287,8 +287,8 @@ def _items(kind: str, path: Path) -> list[Item]:
 
 
 def _finished_sprints(paths: ProjectPaths) -> dict[str, float]:
-    with views.ledger_if_any(paths) as connection:
-        finished = views.rows(connection, "finished") if connection else []
+    with reading.ledger_if_any(paths) as connection:
+        finished = reading.rows(connection, "finished") if connection else []
         return {row["id"]: row["ended_at"] for row in finished}
 
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from caloron.cli.commands.sprint.plan import Approver
+from caloron.cli.commands.sprint.approval import Approver
 from caloron.cli.format import counted, one_line, printable
 from caloron.cli.output import is_terminal
-from caloron.cli.render import cropped, wrapped
 from caloron.domain.model.effects import Moved
 from caloron.domain.model.sprint import State
 from caloron.domain.model.status import Status
@@ -146,6 +145,8 @@ class LiveTable:
 
     def _visible(self, state: State) -> list[Task]:
         """The tasks in the order of the plan; if they do not fit, the active ones first."""
+        from caloron.cli.render import wrapped
+
         tasks = list(state.tasks.values())
         width = self.live.console.width
         notes = sum(len(wrapped(note, width)) for note in self._notes)
@@ -166,6 +167,8 @@ class LiveTable:
 
     def _title(self, state: State) -> Text:
         from rich.text import Text
+
+        from caloron.cli.render import cropped
 
         sprint = state.sprint
         done = sum(1 for t in state.tasks.values() if t.status is Status.DONE)

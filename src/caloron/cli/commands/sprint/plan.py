@@ -1,156 +1,62 @@
-"""The plan of a sprint before it runs: shown as a tree, edited as YAML, approved by a person."""
+"""The plan of a sprint before it runs: shown as a tree, edited as YAML."""
 
 from __future__ import annotations
 
 import os
-import select
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import click
 import msgspec
 import yaml
 
 from caloron.agents.clis.registry import FRAMEWORKS
+from caloron.cli.commands.sprint.request import uncommitted_changes
 from caloron.cli.format import counted, one_line, printable
 from caloron.cli.output import is_terminal, wants_json
-from caloron.cli.render import cells, wrapped
+from caloron.cli.render import cells, folded, screen_width, wrapped
 from caloron.domain.model.plan import PlannedTask, PlanProblem, parse_plan
 from caloron.domain.model.sprint import Sprint, State
-from caloron.domain.reporting.estimate import Estimate
+from caloron.domain.reporting.estimate import Estimate, estimate, experience
 from caloron.durations import span
 from caloron.engine.runs.runtime import runner
-from caloron.engine.session import MAX_PLAN_BYTES
-from caloron.engine.signals import APPROVED, LATER, ON_FORGE, Approval
+from caloron.engine.session import MAX_PLAN_BYTES, Session
 from caloron.errors import CaloronError, PreconditionFailed, UsageError
 from caloron.ledger.projects import Project
+from caloron.ledger.run_history import last_figures
 from caloron.store.files import write_atomic
 
-#: How a plan is approved: ask on the terminal, approve it, keep it, or wait for the forge.
-ApprovalMode = Literal["ask", "yes", "hold", "forge"]
-
-_POLL_S = 0.5
+#: The estimate uses this many earlier sprints: older ones say little about the next one.
+_EXPERIENCE = 20
 
 
-class Approver:
-    """Approves a plan, as the options or the person at the terminal decide."""
-
-    def __init__(
-        self,
-        approval: ApprovalMode,
-        project: Project,
-        page: Callable[[State], str],
-        *,
-        edit_first: bool = False,
-    ) -> None:
-        self._approval = approval
-        self._project = project
-        self._page = page
-        self._edit_first = edit_first
-        self._edited = False
-
-    @property
-    def talks(self) -> bool:
-        """True if it uses the terminal."""
-        return self._approval == "ask" or self._edit_first
-
-    @property
-    def holds(self) -> bool:
-        """True if the plan is only made and kept."""
-        return self._approval == "hold"
-
-    def answer(self, state: State, decided: Callable[[], bool] = lambda: False) -> Approval:
-        if self._edited:
-            # The edited plan is in the ledger now.
-            self._editor(state).forget()
-            self._edited = False
-        if self._edit_first:
-            self._edit_first = False
-            if plan := self._changed(state):
-                return plan
-        if self._approval != "ask":
-            return APPROVED if self._approval == "yes" else self._elsewhere(state)
-        return self._ask(state, decided)
-
-    def _elsewhere(self, state: State) -> Approval:
-        """Wait for the forge, or only until the plan is shown there."""
-        shown = state.sprint.plan_issue is not None
-        waits = state.sprint.settings.plan_on_forge and not (self.holds and shown)
-        return ON_FORGE if waits else LATER
-
-    def _ask(self, state: State, decided: Callable[[], bool]) -> Approval:
-        # At the prompt Ctrl-C means no, and must not wait for the engine.
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
-            while True:
-                click.echo(self._page(state))
-                word = self._word(state, decided)
-                if word == "":
-                    click.echo("\nIt was decided on the forge.")
-                    return ON_FORGE
-                if word in ("y", "yes"):
-                    return APPROVED
-                if word not in ("e", "edit"):
-                    return LATER
-                try:
-                    if plan := self._changed(state):
-                        return plan
-                except CaloronError as error:
-                    click.echo(f"{error}\n({error.hint})", err=True)
-        except (click.Abort, KeyboardInterrupt):
-            return LATER
-        finally:
-            signal.signal(signal.SIGINT, before)
-
-    def _word(self, state: State, decided: Callable[[], bool]) -> str:
-        """The decision of the person; empty: it was decided on the forge first."""
-        count = len(state.tasks)
-        these = "this task" if count == 1 else f"these {count} tasks"
-        question = f"Run {these}? y: yes, N: not now, e: edit [y/N/e]"
-        while True:
-            if state.sprint.settings.plan_on_forge:
-                text = _prompt_until(question, decided)
-                if text is None:
-                    return ""
-            else:
-                text = str(click.prompt(question, default="n", show_default=False))
-            word = text.strip().lower() or "n"
-            if word in ("y", "yes", "n", "no", "e", "edit"):
-                return word
-
-    def _changed(self, state: State) -> Approval | None:
-        plan = self._editor(state).edit(tuple(task.plan for task in state.tasks.values()))
-        self._edited = plan is not None
-        return Approval("edited", plan) if plan else None
-
-    def _editor(self, state: State) -> PlanEditor:
-        return PlanEditor(self._project, state.sprint.id)
+def plan_page(session: Session, state: State) -> str:
+    """The plan as a tree, its estimate, and what agents do not see."""
+    sprint, plan = state.sprint, tuple(task.plan for task in state.tasks.values())
+    width = screen_width()
+    about = [
+        *estimate_text(sprint, plan, plan_estimate(session, state)).splitlines(),
+        uncommitted_changes(session.project)[1],
+    ]
+    parts = [f"\nThe plan of sprint {sprint.id}:\n", plan_tree(plan, width), ""]
+    return "\n".join([*parts, *(folded(line, width) for line in about if line)])
 
 
-def _prompt_until(question: str, decided: Callable[[], bool]) -> str | None:
-    """A line from the terminal; None if the plan is decided before one is typed."""
-    click.echo(f"{question}: ", nl=False)
-    while not select.select([sys.stdin], [], [], _POLL_S)[0]:
-        if decided():
-            return None
-    return _line_of(sys.stdin.fileno())
-
-
-def _line_of(handle: int) -> str:
-    """Read exactly one line: `select` does not see what Python has buffered."""
-    line = b""
-    while not line.endswith(b"\n"):
-        if not (byte := os.read(handle, 1)):
-            break
-        line += byte
-    if not line:
-        raise click.Abort
-    return line.decode("utf-8", "replace")
+def plan_estimate(session: Session, state: State) -> Estimate:
+    """Estimate the cost and the time of a plan from earlier sprints."""
+    plan = tuple(task.plan for task in state.tasks.values())
+    with session.ledger.db.snapshot() as connection:
+        earlier = last_figures(connection, _EXPERIENCE)
+    known = experience(
+        (figures.state, figures.runs)
+        for figures in earlier
+        if figures.state.sprint.id != state.sprint.id
+    )
+    return estimate(plan, state.sprint.settings.parallel, known)
 
 
 _EDITORS = ("sensible-editor", "nano", "vim", "vi")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 import msgspec
 
+from caloron.agents.clis.registry import require_framework
 from caloron.agents.doctor import at_a_glance
 from caloron.cli import output
 from caloron.cli.app import (
@@ -25,23 +26,22 @@ from caloron.cli.app import (
     is_text,
     planned,
 )
-from caloron.cli.commands.project.new_project import NewProject, create, find_or_draft
 from caloron.cli.project_view import ensure_unlocked
 from caloron.domain.compat.plan_forms import Plan
 from caloron.domain.model.plan import MAX_TITLE, RESERVED, PlannedTask
 from caloron.engine.runs.runtime import runner
 from caloron.engine.session import Choices, read_plan
 from caloron.errors import CaloronError, InUse, PreconditionFailed, UsageError
-from caloron.git.checkout import Checkout
-from caloron.ledger import views
+from caloron.ledger import reading
 from caloron.ledger.legacy import legacy_sprints
-from caloron.ledger.locate import ProjectPaths, home
-from caloron.ledger.projects import Project
+from caloron.ledger.locate import ProjectPaths, home, project_here
+from caloron.ledger.projects import Project, load_project
 from caloron.store import log
 from caloron.store.files import write_atomic
 from caloron.store.lock import single_instance
 
 if TYPE_CHECKING:
+    from caloron.cli.commands.project.new_project import NewProject
     from caloron.engine.graphs.planning import Planning
 
 MAX_GOAL = 64_000
@@ -152,7 +152,7 @@ def resolve_request(
     plan = read_plan(Path(options.plan)) if options.plan else None
     if options.single:
         plan = Plan(tasks=(_single_task(goal),))
-    known, draft = find_or_draft(project_name, options.framework)
+    known, draft = _find_or_draft(project_name, options.framework)
     project = _with_limits(known, options)
     choices = options.choices()
     _check_machine(sandboxed=not choices.unsandboxed)
@@ -171,6 +171,25 @@ def resolve_request(
 
     number = last_sprint_number(project) + 1
     return plan_with_graph(request, options.graph, options.graph_input, number, dry_run=dry_run)
+
+
+def _find_or_draft(name: str | None, framework: str | None) -> tuple[Project, NewProject | None]:
+    """The project to act on; for a repository without one, the draft of a new project."""
+    if framework is not None:
+        require_framework(framework)
+    known = name if name is not None else project_here()
+    if known is None:
+        from caloron.cli.commands.project.new_project import draft_here
+
+        draft = draft_here(framework)
+        return draft.project, draft
+    project = load_project(known)
+    if framework in (None, project.config.framework):
+        return project, None
+    raise UsageError(
+        f"project {project.name} uses framework {project.config.framework}, not {framework}",
+        hint=f"caloron config set framework {framework} --project {project.name}",
+    )
 
 
 def _check_sources(options: SprintOptions) -> None:
@@ -199,6 +218,8 @@ def ensure_project(request: SprintRequest) -> dict[str, Any]:
     """Create the project if there is none; print its defaults and return them as data."""
     created = None
     if request.draft is not None:
+        from caloron.cli.commands.project.new_project import create
+
         _, is_ours = create(request.draft, request.tasks, request.choices)
         created = request.draft if is_ours else None
     if created is not None:
@@ -212,8 +233,12 @@ def ensure_project(request: SprintRequest) -> dict[str, Any]:
 def uncommitted_changes(project: Project) -> tuple[dict[str, Any] | None, str]:
     """The files of the user's repository that agents do not see, as data and as a warning."""
     repo = project.repository
+    if repo is None:
+        return None, ""
+    from caloron.git.checkout import Checkout
+
     try:
-        files = Checkout(repo).uncommitted() if repo else None
+        files = Checkout(repo).uncommitted()
     except CaloronError as error:
         log.debug("cannot look for uncommitted files", error=error, repository=repo)
         # A bare repository has no files; a missing one is reported when it is needed.
@@ -279,8 +304,8 @@ def _with_limits(project: Project, options: SprintOptions) -> Project:
 
 def last_sprint_number(project: Project) -> int:
     """The number of the last sprint, also of one imported from an older version."""
-    with views.ledger_if_any(project) as connection:
-        number = views.value(connection, "newest_number") if connection else 0
+    with reading.ledger_if_any(project) as connection:
+        number = reading.value(connection, "newest_number") if connection else 0
         imported = legacy_sprints(project, connection, 1).sprints
     return max([int(number), *(sprint.number for sprint in imported)])
 

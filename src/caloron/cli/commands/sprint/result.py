@@ -9,55 +9,26 @@ import msgspec
 
 from caloron.cli import output
 from caloron.cli.app import Answer, Failed
-from caloron.cli.commands.sprint.plan import estimate_text, plan_tree
-from caloron.cli.commands.sprint.request import uncommitted_changes
 from caloron.cli.format import counted
 from caloron.cli.project_view import known_forge, project_flag, take_command
-from caloron.cli.render import folded, screen_width
 from caloron.cli.sprint_view import sprint_data, task_data
 from caloron.domain.model.sprint import State
 from caloron.domain.model.task import Task
-from caloron.domain.reporting.estimate import Estimate, estimate, experience
 from caloron.domain.reporting.explain import why, why_sprint
 from caloron.domain.reporting.kpis import compute_kpis
 from caloron.durations import span
 from caloron.engine.session import Session
 from caloron.errors import PreconditionFailed
-from caloron.failures import log_lines
-from caloron.ledger.run_history import figures_of, last_figures
+from caloron.ledger.run_history import figures_of
 from caloron.ledger.state_file import kv_path
 
 STOPPED = 11
-#: The estimate uses this many earlier sprints: older ones say little about the next one.
-_EXPERIENCE = 20
-
-
-def plan_page(session: Session, state: State) -> str:
-    """The plan as a tree, its estimate, and what agents do not see."""
-    sprint, plan = state.sprint, tuple(task.plan for task in state.tasks.values())
-    width = screen_width()
-    about = [
-        *estimate_text(sprint, plan, _estimate(session, state)).splitlines(),
-        uncommitted_changes(session.project)[1],
-    ]
-    parts = [f"\nThe plan of sprint {sprint.id}:\n", plan_tree(plan, width), ""]
-    return "\n".join([*parts, *(folded(line, width) for line in about if line)])
-
-
-def _estimate(session: Session, state: State) -> Estimate:
-    plan = tuple(task.plan for task in state.tasks.values())
-    with session.ledger.db.snapshot() as connection:
-        earlier = last_figures(connection, _EXPERIENCE)
-    known = experience(
-        (figures.state, figures.runs)
-        for figures in earlier
-        if figures.state.sprint.id != state.sprint.id
-    )
-    return estimate(plan, state.sprint.settings.parallel, known)
 
 
 def answer_held(session: Session, state: State, extra: dict[str, Any]) -> Answer:
     """Show the plan: it is all that was asked for, so this is a success."""
+    from caloron.cli.commands.sprint.plan import plan_estimate, plan_page
+
     name, project = state.sprint.id, session.project.name
     run = f"caloron resume {name} --project {project}"
     issue = state.sprint.plan_issue
@@ -72,7 +43,7 @@ def answer_held(session: Session, state: State, extra: dict[str, Any]) -> Answer
         f"Discard it:    caloron discard {name} --project {project}",
     )
     data = report(session, state) | extra | {"next": f"{run} --yes"}
-    data["estimate"] = msgspec.to_builtins(_estimate(session, state))
+    data["estimate"] = msgspec.to_builtins(plan_estimate(session, state))
     return Answer(data, "\n".join(lines))
 
 
@@ -143,6 +114,8 @@ def _without_plan(state: State) -> PreconditionFailed:
     """The sprint ended before its tasks: main is red, or there is no plan."""
     sprint = state.sprint
     if sprint.planning.failure_kind == "red_main":
+        from caloron.failures import log_lines
+
         printed = [f"  | {line}" for line in log_lines(sprint.planning.failure_log)]
         return PreconditionFailed(
             "\n".join([sprint.planning.failure, *printed]),

@@ -23,8 +23,8 @@ from caloron.cli.app import (
     planned,
     sprint_name,
 )
+from caloron.cli.commands.sprint.approval import ApprovalMode, Approver
 from caloron.cli.commands.sprint.live import LiveTable, listener_for
-from caloron.cli.commands.sprint.plan import ApprovalMode, Approver
 from caloron.cli.commands.sprint.request import (
     SprintOptions,
     SprintRequest,
@@ -39,7 +39,6 @@ from caloron.cli.commands.sprint.result import (
     STOPPED,
     answer_begun,
     answer_held,
-    plan_page,
     sprint_answer,
 )
 from caloron.cli.project_view import ensure_unlocked
@@ -149,7 +148,7 @@ def _run_new(
             plan_is_recorded(request.project, request.planning)
         if begin_only:
             return answer_begun(session, session.ledger.state(name), extra)
-        approver = _approver(session, approval)
+        approver = Approver(approval, session)
         state = _run(session, name, request.choices, approver)
         if state.sprint.phase == "approval" and approver.holds:
             return answer_held(session, state, extra)
@@ -158,12 +157,6 @@ def _run_new(
 
 def _can_ask() -> bool:
     return not output.wants_json() and output.is_terminal() and sys.stdin.isatty()
-
-
-def _approver(session: Session, approval: ApprovalMode, *, edit: bool = False) -> Approver:
-    return Approver(
-        approval, session.project, lambda state: plan_page(session, state), edit_first=edit
-    )
 
 
 @command(project=True, dry_run=True)
@@ -208,7 +201,7 @@ def resume(
         session.go_on(name, choices)
         if approval == "hold" and session.ledger.state(name).sprint.settings.plan_on_forge:
             approval = "forge"
-        state = _run(session, name, choices, _approver(session, approval, edit=edit))
+        state = _run(session, name, choices, Approver(approval, session, edit_first=edit))
         return sprint_answer(session, state)
 
 

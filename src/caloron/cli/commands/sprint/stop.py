@@ -12,7 +12,7 @@ from caloron.cli.app import Answer, DryRun, command, planned
 from caloron.cli.project_view import orphaned_agents
 from caloron.errors import CaloronError, PreconditionFailed
 from caloron.ids import sprint_number
-from caloron.ledger import views
+from caloron.ledger import reading
 from caloron.ledger.locate import ProjectPaths, find_project
 from caloron.store import log
 from caloron.store.lock import holder, process_of
@@ -54,7 +54,7 @@ def _without_engine(paths: ProjectPaths) -> str:
     from caloron.ledger.reading import open_ledger
 
     with closing(open_ledger(paths.ledger)) as connection:
-        for name in views.ticked_sprints(connection):
+        for name in reading.ticked_sprints(connection):
             state = read_state(connection, name)
             if state.sprint.phase != "ended" and not state.sprint.availability.pause_reason:
                 return state.sprint.id
