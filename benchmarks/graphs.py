@@ -31,7 +31,7 @@ from caloron.graph.runtime.run import run as run_graph
 from caloron.graph.stage import PURE, StageSpec, define
 from caloron.graph.types import NUMBER, record
 from caloron.ledger.ledger import Ledger
-from caloron.stages.ledger_access import TickContext
+from caloron.ledger.tick_context import TickContext
 
 _TASKS = 100
 _NODES = 10_000

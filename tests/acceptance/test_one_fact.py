@@ -20,7 +20,7 @@ from caloron.engine.signals import SystemClock
 from caloron.engine.tick import tick
 from caloron.ledger.learnings import context_for
 from caloron.ledger.ledger import Ledger
-from caloron.stages.ledger_access import TickContext
+from caloron.ledger.tick_context import TickContext
 from tests.support.home import Home, does, task, writes
 
 SAID = """done

@@ -23,7 +23,6 @@ from caloron.agents.sandbox import scope
 from caloron.agents.sandbox.bubblewrap import INSTALL, Bubblewrap
 from caloron.agents.sandbox.seccomp import program
 from caloron.agents.supervise.supervise import Buffer, Limits, run, supervise
-from caloron.agents.supervise.watch import Watch
 from caloron.errors import CaloronError, PreconditionFailed
 from caloron.ports import AgentCli, AgentRequest, Caps, Network, SandboxSpec
 
@@ -205,6 +204,8 @@ def _kernel_memory() -> Finding:
 
 def _limit_exceeded(script: str, caps: Caps, *, watched_mb: int) -> str:
     """Run a script until it is over a limit of memory, and return that limit."""
+    from caloron.agents.supervise.watch import Watch
+
     watch = Watch(memory_mb=watched_mb, processes=1000, disk_mb=1 << 20, folders=[])
     with tempfile.TemporaryDirectory(prefix="caloron-doctor-") as folder:
         spec = SandboxSpec(workspace=Path(folder), caps=caps)

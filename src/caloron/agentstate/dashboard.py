@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from caloron.agentstate.database import QUEUE, READING, open_database, require_database
-from caloron.agentstate.events import parse_time
 from caloron.agentstate.records import STATUSES
 from caloron.store.database import Database, load_statements
 from caloron.store.files import write_atomic
@@ -56,6 +55,8 @@ def wrong_in(connection: sqlite3.Connection, page: bytes) -> str:
         return ""
     if (generated := _GENERATED.fullmatch(head)) is None:
         return "somebody else's text"
+    from caloron.agentstate.events import parse_time
+
     now = parse_time(generated[1])
     if "\n".join(_lines(connection, now)) + "\n" == page.decode("utf-8", "replace"):
         return ""

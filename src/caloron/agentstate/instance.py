@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from caloron import __version__
 from caloron.agentstate.dashboard import NOT_YET, dashboard
 from caloron.agentstate.database import MIGRATION_NAMES, MIGRATIONS, open_database
-from caloron.agentstate.events import EventLog
 from caloron.agentstate.weekly_retro import write_weekly
 from caloron.agentstate.work_items import WorkItems
 from caloron.errors import AlreadyExists, CaloronError, StoreError
 from caloron.store.files import read_plain, write_atomic
+
+if TYPE_CHECKING:
+    from caloron.agentstate.events import EventLog
 
 
 class AgentInstance:
@@ -25,7 +28,12 @@ class AgentInstance:
         self.agent_dir = agent_dir
         self.db = open_database(agent_dir / "state.sqlite")
         self.work_items = WorkItems(self.db)
-        self.events = EventLog(self.db)
+
+    @cached_property
+    def events(self) -> EventLog:
+        from caloron.agentstate.events import EventLog
+
+        return EventLog(self.db)
 
     @classmethod
     def scaffolded(cls, agent_dir: Path, host: str, agent: str) -> AgentInstance:

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from caloron.agents.clis.registry import FRAMEWORKS, model_prefix
-from caloron.domain.compat.default_skills import default_skills
-from caloron.domain.compat.legacy_sprints import parse_json
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.sprint import State
-from caloron.domain.rules.people.state_file_edit import FileEdit, apply_file_edit
 from caloron.ledger.exports import (
     Export,
     digest,
@@ -45,6 +43,9 @@ from caloron.ledger.workspace_files import (
 from caloron.ports import Clock
 from caloron.store import queue
 
+if TYPE_CHECKING:
+    from caloron.domain.rules.people.state_file_edit import FileEdit
+
 DAG, SKILLS = "dag.json", "skill_store.json"
 
 
@@ -71,17 +72,19 @@ class Exports:
     def skills(self) -> Export:
         """Return the skill store: ours at first, the text of any other program from then on."""
 
+        def text() -> bytes:
+            from caloron.domain.compat.default_skills import default_skills
+
+            return json_text(default_skills(FRAMEWORKS))
+
         def describe_edit(text: bytes) -> str:
+            from caloron.domain.compat.legacy_sprints import parse_json
+
             if not isinstance(parse_json(text), dict):
                 raise ValueError("it is not an object")
             return "it is left as it is"
 
-        return Export(
-            SKILLS,
-            self.project.workspace / SKILLS,
-            lambda: json_text(default_skills(FRAMEWORKS)),
-            describe_edit,
-        )
+        return Export(SKILLS, self.project.workspace / SKILLS, text, describe_edit)
 
     def plan(self, state: State) -> list[Export]:
         """Return the plan of a sprint, then the manifest of each task's agent."""
@@ -250,6 +253,8 @@ class SprintExports:
             self._apply(edit)
 
     def _apply(self, edit: FileEdit) -> None:
+        from caloron.domain.rules.people.state_file_edit import apply_file_edit
+
         loaded = self._ledger.load(self._sprint)
         decision, outcome = apply_file_edit(loaded.state, edit, self._clock.now())
         self._ledger.commit_tick(

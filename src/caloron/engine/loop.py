@@ -22,10 +22,10 @@ from caloron.engine.exports import SprintExports
 from caloron.engine.forge.executor import EffectExecutor
 from caloron.engine.forge.operations import ForgeOperations
 from caloron.engine.forge.poller import Poller, SnapshotFilter
-from caloron.engine.graphs.traces import RunTraces
 from caloron.engine.runs.runtime import SprintRuntime, cleaned_plan
 from caloron.engine.signals import Announcer, Listener, LoopSignal, SystemClock
 from caloron.engine.tick import TickResult, tick
+from caloron.engine.traces import RunTraces
 from caloron.errors import PreconditionFailed, StoreError
 from caloron.git.mirror import Mirror
 from caloron.ledger.journal import Journal
@@ -33,9 +33,9 @@ from caloron.ledger.ledger import Ledger
 from caloron.ledger.locate import home
 from caloron.ledger.projects import Project
 from caloron.ledger.settings import ProjectConfig
+from caloron.ledger.tick_context import TickContext
 from caloron.ledger.work_queue import WorkQueue
 from caloron.ports import Clock, Forge
-from caloron.stages.ledger_access import TickContext
 from caloron.store import log
 from caloron.store.files import is_disk_full
 from caloron.store.lock import boot_id

@@ -26,8 +26,8 @@ from caloron.ledger.ledger import Ledger
 from caloron.ledger.locate import project_of_sprint
 from caloron.ledger.projects import Project, load_project
 from caloron.ledger.state_file import kv_path
+from caloron.ledger.tick_context import TickContext
 from caloron.ledger.work_queue import WorkQueue
-from caloron.stages.ledger_access import TickContext
 
 #: The run waits for effects that are due this soon.
 _SOON_S = 2.0

@@ -24,8 +24,8 @@ from caloron.domain.model.sprint import (
     State,
     last_number,
 )
+from caloron.domain.reporting.forge_texts import DISCARD_KEY
 from caloron.domain.reporting.waiting import Outage, outage_after
-from caloron.domain.rules.discard import KEY as DISCARD_KEY
 from caloron.domain.rules.people.labelled_issues import LABEL
 from caloron.domain.rules.planning import resumed
 from caloron.durations import Backoff

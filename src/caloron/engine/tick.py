@@ -22,7 +22,7 @@ from caloron.domain.rules.supervisor import Health, check_health, decide, interv
 from caloron.ledger.exports import digest
 from caloron.ledger.ledger import Loaded, StaleTick, TickCommit
 from caloron.ledger.state_file import kv_text, write_kv
-from caloron.stages.ledger_access import TickContext, agents_of, log_problems
+from caloron.ledger.tick_context import TickContext, agents_of, log_problems
 from caloron.store import log
 
 #: Receives the trace of a tick that changed something or failed, in the form of a graph's trace.

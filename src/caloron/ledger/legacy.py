@@ -98,20 +98,22 @@ def legacy_agents(
 
 def _numbered_records(paths: ProjectPaths, own_sprints: Iterable[sqlite3.Row]) -> list[_Numbered]:
     """Return the records in `sprints.json` that are not ours, in the order of the file."""
-    from caloron.domain.compat.legacy_sprints import number_records, parse_history, text_of
-
     try:
-        records = parse_history(_read(paths.sprints_json))
+        text = _read(paths.sprints_json)
     except FileNotFoundError:
         return []
+    from caloron.domain.compat.legacy_sprints import number_records, parse_history, text_of
+
+    records = parse_history(text)
     return number_records(records, {row["number"]: text_of(row["goal"]) for row in own_sprints})
 
 
 def _agents_in_file(path: Path) -> dict[str, Any]:
-    from caloron.domain.compat.legacy_sprints import parse_json
-
     try:
-        agents = parse_json(_read(path))
+        text = _read(path)
+        from caloron.domain.compat.legacy_sprints import parse_json
+
+        agents = parse_json(text)
     except (OSError, ValueError):
         # The next sprint keeps the file aside, with a message.
         return {}

@@ -9,18 +9,20 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from caloron.domain.model.roles import REVIEWER
 from caloron.domain.model.sprint import State
 from caloron.domain.model.task import Task
-from caloron.domain.rules.people.state_file_edit import FileEdit, apply_file_edit
 from caloron.ledger.exports import Export
 from caloron.ledger.ledger import Ledger
 from caloron.ledger.locate import home, require_id
 from caloron.store.files import write_atomic
+
+if TYPE_CHECKING:
+    from caloron.domain.rules.people.state_file_edit import FileEdit
 
 
 def kv_path(sprint: str) -> Path:
@@ -75,6 +77,8 @@ def state_file(ledger: Ledger, sprint: str) -> Export:
         )
 
     def describe_edit(edited: bytes) -> str:
+        from caloron.domain.rules.people.state_file_edit import apply_file_edit
+
         content, state = parse_edit(edited), ledger.state(sprint)
         outcome = apply_file_edit(state, content, state.sprint.settings.created_at)[1]
         changes = [
@@ -108,6 +112,8 @@ class _File(msgspec.Struct):
 
 def parse_edit(text: bytes) -> FileEdit:
     """Return the content of an edited state file; `ValueError` if it cannot be read."""
+    from caloron.domain.rules.people.state_file_edit import FileEdit
+
     try:
         file = msgspec.json.decode(text, type=_File)
     except msgspec.MsgspecError as error:

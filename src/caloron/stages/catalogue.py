@@ -23,7 +23,7 @@ from caloron.graph.stage import PURE, Effect, Example, StageSpec, define, effect
 from caloron.graph.type_syntax import parse_shorthand
 
 if TYPE_CHECKING:
-    from caloron.stages.ledger_access import TickContext
+    from caloron.ledger.tick_context import TickContext
 
 #: Raise this when a stage answers differently: cached answers of other versions are not used.
 VERSION = "caloron-1"

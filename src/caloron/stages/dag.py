@@ -20,7 +20,7 @@ from caloron.domain.rules.evaluate import evaluate
 from caloron.graph.json_text import Json, unwrap
 from caloron.graph.runtime.protocols import Call
 from caloron.ledger.state_file import iso
-from caloron.stages.ledger_access import log_problems
+from caloron.ledger.tick_context import log_problems
 from caloron.stages.values import (
     current_time,
     decode_as,

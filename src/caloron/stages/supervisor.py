@@ -14,7 +14,7 @@ from caloron.domain.rules.supervisor import (
 )
 from caloron.graph.json_text import Json
 from caloron.graph.runtime.protocols import Call
-from caloron.stages.ledger_access import log_problems
+from caloron.ledger.tick_context import log_problems
 from caloron.stages.values import (
     current_time,
     decode_as,

@@ -11,7 +11,7 @@ from caloron.graph.json_text import Json, unwrap
 from caloron.ledger.exports import digest
 from caloron.ledger.ledger import Loaded, StaleTick, TickCommit
 from caloron.ledger.state_file import iso, kv_path, kv_text, write_kv
-from caloron.stages.ledger_access import TickContext, agents_of, ensure_context
+from caloron.ledger.tick_context import TickContext, agents_of, ensure_context
 from caloron.stages.values import (
     concat,
     decode_as,

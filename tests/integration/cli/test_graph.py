@@ -19,7 +19,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from caloron.cli.app import main
-from caloron.engine.graphs import traces as run_traces
+from caloron.engine import traces as run_traces
 from caloron.graph.catalogue import Catalogue
 from caloron.graph.errors import GraphError
 from caloron.graph.parser import parse_graph

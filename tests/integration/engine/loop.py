@@ -20,9 +20,9 @@ from caloron.engine.forge.poller import Poller
 from caloron.engine.tick import tick
 from caloron.git.command import git, git_environment
 from caloron.git.mirror import Conflict, Mirror
+from caloron.ledger.tick_context import TickContext
 from caloron.ledger.work_queue import Claimed
 from caloron.ports import Forge
-from caloron.stages.ledger_access import TickContext
 from caloron.store.redact import Redactor
 from tests.integration.engine.parts import Parts
 

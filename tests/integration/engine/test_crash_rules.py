@@ -44,9 +44,9 @@ from caloron.engine import loop as engine_module
 from caloron.engine.forge import executor as effects_module
 from caloron.engine.forge.poller import Poller
 from caloron.errors import ApprovalMissing, ForgeError, ForgeUnavailable, NotYet
+from caloron.ledger.tick_context import TickContext
 from caloron.ledger.work_queue import INTERRUPTED, WorkQueue
 from caloron.ports import Clock, Forge, Merged, Poll
-from caloron.stages.ledger_access import TickContext
 from caloron.stages.tick import load_tick_state
 from caloron.store import database, files
 from caloron.store import queue as store

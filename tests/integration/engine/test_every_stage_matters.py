@@ -31,10 +31,10 @@ from caloron.graph.stage import StageSpec
 from caloron.ledger.journal import Journal
 from caloron.ledger.ledger import Ledger, StaleTick
 from caloron.ledger.state_file import kv_path
+from caloron.ledger.tick_context import TickContext
 from caloron.ledger.work_queue import WorkQueue
 from caloron.stages.catalogue import CatalogueStages, stage_function
 from caloron.stages.compositions import composition
-from caloron.stages.ledger_access import TickContext
 from caloron.stages.values import decode_state
 from caloron.testing import SprintDriver, new_state, planned
 from tests.integration.engine.parts import FixedClock

@@ -23,9 +23,9 @@ from caloron.engine import loop as engine_module
 from caloron.engine import session as session_module
 from caloron.engine.forge.poller import Poller
 from caloron.engine.graphs.tick_graph import GRAPH, tick_graph
-from caloron.engine.graphs.traces import RunTraces
 from caloron.engine.loop import SleepDetector
 from caloron.engine.session import Choices, Session, exclusive
+from caloron.engine.traces import RunTraces
 from caloron.errors import ForgeError, ForgeUnavailable, StoreError
 from caloron.forge.local.forge import LocalForge
 from caloron.git.command import GitError

@@ -30,9 +30,9 @@ from caloron.graph.runtime.protocols import Call, Value
 from caloron.graph.stage import StageSpec
 from caloron.ledger.journal import Journal
 from caloron.ledger.ledger import Ledger, Loaded, TickCommit
+from caloron.ledger.tick_context import TickContext
 from caloron.stages.catalogue import CatalogueStages
 from caloron.stages.compositions import composition
-from caloron.stages.ledger_access import TickContext
 from caloron.stages.values import decode_as, decode_state, state_json, to_json
 from tests.unit.domain.test_equivalence import (
     HAPPY,

@@ -6,7 +6,8 @@ import msgspec
 
 from caloron.domain.model.effects import CloseIssue, ClosePull, PostComment, ReportProgress
 from caloron.domain.model.facts import SprintDiscarded
-from caloron.domain.rules.discard import KEY, can_be_discarded
+from caloron.domain.reporting.forge_texts import DISCARD_KEY
+from caloron.domain.rules.discard import can_be_discarded
 from caloron.testing import SprintDriver, new_state, planned
 from tests.support.sprints import issue_of, pull_of
 
@@ -16,7 +17,7 @@ UNWANTED = SprintDiscarded(by="ada")
 def _discard(made: SprintDriver) -> None:
     """As the executor does it: of a discarded sprint, only its own effects are done."""
     made.tick(UNWANTED)
-    made.journal = [e for e in made.journal if e.key.startswith(KEY)]
+    made.journal = [e for e in made.journal if e.key.startswith(DISCARD_KEY)]
     made.settle()
 
 
@@ -40,7 +41,7 @@ def test_each_object_gets_one_word_and_is_closed_once_however_often_it_is_told()
     for _ in range(3):
         made.tick(UNWANTED)
         made.settle()
-    mine = [e for e in made.done if e.key.startswith(KEY)]
+    mine = [e for e in made.done if e.key.startswith(DISCARD_KEY)]
     assert sorted(type(e).__name__ for e in mine) == sorted(
         kind.__name__ for kind in (ClosePull, PostComment, CloseIssue, ReportProgress)
     )
@@ -93,7 +94,7 @@ def test_an_issue_that_a_person_opened_gets_a_word_and_stays_open(made: SprintDr
     _discard(made)
     assert made.status(f"issue-{number}") == "Cancelled"
     assert made.forge.issue(number).state == "open"
-    words = [e for e in made.done if isinstance(e, PostComment) and e.key.startswith(KEY)]
+    words = [e for e in made.done if isinstance(e, PostComment) and e.key.startswith(DISCARD_KEY)]
     assert [word.issue for word in words].count(number) == 1
     assert made.state.sprint.phase == "ended"
 

@@ -7,8 +7,8 @@ from caloron.domain.model.task import Work
 from caloron.domain.rules.supervisor import AgentSeen, Limits
 from caloron.forge.remote import poll as remote_poll
 from caloron.ledger.ledger import Loaded
+from caloron.ledger.tick_context import agents_of
 from caloron.stages.dag import execute_actions, unblocked_tasks
-from caloron.stages.ledger_access import agents_of
 from caloron.stages.supervisor import check_agent_health
 from caloron.stages.values import decode_state, in_process, in_process_state, state_json, to_json
 from caloron.store.queue import InFlight

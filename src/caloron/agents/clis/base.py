@@ -17,8 +17,7 @@ from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec import Meta
 
-from caloron.agents.sandbox.network import hosts_in
-from caloron.agents.workspace.untrusted import folder_in, read_regular
+from caloron.agents.workspace.workspaces import folder_in, read_regular
 from caloron.errors import PreconditionFailed
 from caloron.ports import AgentCli, AgentCommand, AgentReport, AgentRequest, CliInfo, Trouble
 
@@ -201,7 +200,11 @@ def api_key(info: CliInfo) -> str:
 
 def provider_hosts(base_url: str, hosts: tuple[str, ...]) -> tuple[str, ...]:
     """Return the hosts that a program may reach: that of the user's address, else these."""
-    return hosts_in((base_url,)) if base_url else hosts
+    if not base_url:
+        return hosts
+    from caloron.agents.sandbox.network import hosts_in
+
+    return hosts_in((base_url,))
 
 
 def lines(file: Path) -> Iterator[bytes]:

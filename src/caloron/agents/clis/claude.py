@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from caloron.agents.clis import claude_events
 from caloron.agents.clis.base import Cli, installation, lines
-from caloron.agents.workspace.untrusted import clear, folder_in, read_regular
+from caloron.agents.workspace.workspaces import clear, folder_in, read_regular
 from caloron.errors import PreconditionFailed, UsageError
 from caloron.ports import AgentCommand, AgentReport, AgentRequest, CliInfo, Permissions
 from caloron.store import log

@@ -8,7 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from caloron.agents.clis.base import ARGUMENT_BYTES, CliSettings, ReportFileCli
-from caloron.agents.workspace.untrusted import clear
+from caloron.agents.workspace.workspaces import clear
 from caloron.errors import PreconditionFailed, UsageError
 from caloron.ports import AgentCommand, AgentRequest, CliInfo
 

@@ -11,13 +11,16 @@ import tempfile
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from caloron.agents.sandbox import mounts, runtime_dir, scope
-from caloron.agents.sandbox.network import Link, open_link
 from caloron.agents.sandbox.seccomp import program
 from caloron.agents.supervise.supervise import run
 from caloron.errors import PreconditionFailed, UsageError
 from caloron.ports import Caps, SandboxedCommand, SandboxSpec
+
+if TYPE_CHECKING:
+    from caloron.agents.sandbox.network import Link
 
 WORKSPACE = Path("/workspace")
 HOME = Path("/home/agent")
@@ -162,6 +165,8 @@ class Bubblewrap:
         bound = self._bound(workspace, home, spec.read_only)
         link = None
         if spec.network in ("model", "public"):
+            from caloron.agents.sandbox.network import open_link
+
             link = open_link(spec.hosts, public=spec.network == "public")
         seccomp = program()
         # A thread counts as a task, and so do the sandbox's own processes.

@@ -15,9 +15,9 @@ from typing import IO, TYPE_CHECKING, NamedTuple, Protocol
 
 from caloron.agents.supervise.child import Child
 from caloron.agents.supervise.processes import Process
-from caloron.agents.supervise.watch import Watch
 
 if TYPE_CHECKING:
+    from caloron.agents.supervise.watch import Watch
     from caloron.ports import SandboxedCommand
 
 _NEVER = float("inf")

@@ -13,8 +13,12 @@ from pathlib import Path
 
 import msgspec
 
-from caloron.agents.workspace.project_files import ProjectCommands, ProjectFiles, table
-from caloron.agents.workspace.python_detection import python_commands
+from caloron.agents.workspace.project_files import (
+    PYTHON_FILES,
+    ProjectCommands,
+    ProjectFiles,
+    table,
+)
 
 __all__ = [
     "SHELL",
@@ -43,7 +47,7 @@ _TEST_TARGET = re.compile(r"^test\s*:(?!=)", re.MULTILINE)
 def detect(files: Collection[str], read: Callable[[str], str]) -> ProjectCommands:
     """Return the commands for a repository; empty ones where its files show none."""
     project = ProjectFiles(files, read)
-    kinds = (python_commands, _node, _cargo, _go)
+    kinds = (_python, _node, _cargo, _go)
     parts = [commands for kind in kinds if (commands := kind(project)) is not None]
     if not any(commands.verify for commands in parts) and (make := _make(project)):
         parts.append(make)
@@ -68,6 +72,14 @@ def _combined(parts: list[ProjectCommands]) -> ProjectCommands:
 
 def _chain(lines: Iterable[str]) -> str:
     return " && ".join(line for line in lines if line)
+
+
+def _python(project: ProjectFiles) -> ProjectCommands | None:
+    if not any(name.endswith(".py") or name in PYTHON_FILES for name in project.names):
+        return None
+    from caloron.agents.workspace.python_detection import python_commands
+
+    return python_commands(project)
 
 
 def _node(project: ProjectFiles) -> ProjectCommands | None:

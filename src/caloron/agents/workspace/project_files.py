@@ -16,6 +16,9 @@ from caloron.store import log
 #: Only such names go into a shell line; each is also a word of its own for the shell.
 _PLAIN = re.compile(r"[A-Za-z0-9_.+@-]+(/[A-Za-z0-9_.+@-]+)*\Z")
 
+#: Each of these shows a Python project, as does any Python source.
+PYTHON_FILES = ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "uv.lock")
+
 
 class ProjectCommands(msgspec.Struct, frozen=True, kw_only=True):
     """The commands that set up and verify a project."""

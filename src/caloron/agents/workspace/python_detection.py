@@ -7,7 +7,13 @@ import re
 import shlex
 from typing import Any
 
-from caloron.agents.workspace.project_files import ProjectCommands, ProjectFiles, strings, table
+from caloron.agents.workspace.project_files import (
+    PYTHON_FILES,
+    ProjectCommands,
+    ProjectFiles,
+    strings,
+    table,
+)
 
 _ENV = {
     "VIRTUAL_ENV": "{workspace}/.venv",
@@ -82,8 +88,7 @@ class _Python:
 
     @property
     def exists(self) -> bool:
-        files = ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "uv.lock")
-        return bool(self._sources or self._project.present(*files))
+        return bool(self._sources or self._project.present(*PYTHON_FILES))
 
     def setup(self) -> tuple[str, str]:
         """Return the line that installs, and its description for people."""

@@ -25,16 +25,18 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from caloron.agents.supervise.supervise import Buffer, Ended, Limits, run, supervise
-from caloron.agents.supervise.transcript import LOG_CAP, Transcript, last_line
-from caloron.agents.supervise.watch import Watch
 from caloron.agents.workspace.project_detection import (
     SHELL,
     ProjectCommands,
     environment,
     with_path,
 )
-from caloron.agents.workspace.untrusted import folder_in, read_regular
-from caloron.agents.workspace.workspaces import OWN_FOLDER, remove_workspace
+from caloron.agents.workspace.workspaces import (
+    OWN_FOLDER,
+    folder_in,
+    read_regular,
+    remove_workspace,
+)
 from caloron.errors import CaloronError, StoreError
 from caloron.ports import Sandbox, SandboxedCommand, SandboxSpec
 from caloron.store import log as project_log
@@ -236,6 +238,9 @@ class SetupCache:
             raise SetupCancelled("setup was cancelled: the sprint is being stopped")
 
     def _run(self, workspace: Path, home: Path, commands: ProjectCommands, log: Path) -> Ended:
+        from caloron.agents.supervise.transcript import LOG_CAP, Transcript
+        from caloron.agents.supervise.watch import Watch
+
         inside = self._sandbox.inside(workspace)
         temporary = {"TMPDIR": str(self._sandbox.sandbox_home(home) / "tmp")}
         env = self._spec.env | environment(commands, inside) | temporary
@@ -259,6 +264,8 @@ class SetupCache:
             return f"it did not end within {self._timeout_s:g} s"
         if ended.over:
             return f"it was ended: {ended.over}"
+        from caloron.agents.supervise.transcript import last_line
+
         return last_line(log) or f"exit code {ended.exit_code}, and it printed nothing"
 
     def _exclude(self, workspace: Path, products: Sequence[str]) -> str:

@@ -6,6 +6,9 @@ from caloron.domain.model.snapshots import marker
 from caloron.domain.model.sprint import Sprint, State
 from caloron.domain.model.task import Task
 
+#: The prefix of the keys of effects that are still done for a discarded sprint.
+DISCARD_KEY = "discard/"
+
 
 def issue_key(sprint: str, task: str) -> str:
     return f"issue/{sprint}/{task}"

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from caloron.domain.compat.legacy_sprints import Record, summary_of
 from caloron.domain.model.sprint import State
 from caloron.domain.model.status import exit_code_for
 from caloron.domain.reporting.kpis import Kpis, Run, blockers_of, compute_kpis, tools_of
 from caloron.domain.reporting.learnings import Kept, SprintRecord
+
+if TYPE_CHECKING:
+    from caloron.domain.compat.legacy_sprints import Record
 
 
 def history_record(state: State, runs: Sequence[Run]) -> Record:
@@ -51,6 +53,8 @@ def exit_code_of(state: State) -> int:
 
 def remembered(id: str, record: Record) -> SprintRecord:
     """Return a sprint of an older Caloron as the next ones use it."""
+    from caloron.domain.compat.legacy_sprints import summary_of
+
     facts = summary_of(record)
     failed = f"it ended with exit code {facts.exit_code}" if facts.exit_code else ""
     return SprintRecord(

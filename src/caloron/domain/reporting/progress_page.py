@@ -14,9 +14,8 @@ from caloron.domain.model.sprint import State, is_ours
 from caloron.domain.model.task import StatusLogEntry, Task
 from caloron.domain.reporting import work_log
 from caloron.domain.reporting.explain import why
-from caloron.domain.reporting.forge_texts import comment_body
+from caloron.domain.reporting.forge_texts import DISCARD_KEY, comment_body
 from caloron.domain.reporting.kpis import verification_of
-from caloron.domain.rules.discard import KEY
 from caloron.domain.rules.evaluation import Evaluation
 from caloron.slicing import cut_smaller
 
@@ -67,7 +66,7 @@ def _report(evaluation: Evaluation, task: Task, issue: int) -> None:
     sprint = evaluation.sprint
     marker = progress_key(sprint.id, task.id)
     comment = evaluation.marked(CommentSnapshot, marker)
-    prefix = KEY if sprint.discard.by else ""
+    prefix = DISCARD_KEY if sprint.discard.by else ""
     evaluation.do(
         ReportProgress(
             key=f"{prefix}progress/{sprint.id}/{task.id}/{task.log.moved}",
@@ -85,7 +84,7 @@ def _describe(evaluation: Evaluation, task: Task) -> None:
     sprint, pull = evaluation.sprint, evaluation.state.pull_of(task)
     if pull is None or not is_ours(sprint, pull) or task.log.cycle <= 1:
         return
-    prefix = KEY if sprint.discard.by else ""
+    prefix = DISCARD_KEY if sprint.discard.by else ""
     evaluation.do(
         Describe(
             key=f"{prefix}describe/{pull.number}/{task.log.moved}",

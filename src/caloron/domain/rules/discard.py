@@ -11,11 +11,9 @@ from caloron.domain.model.snapshots import IssueSnapshot, PullSnapshot
 from caloron.domain.model.sprint import State, branch_name, enter
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task
+from caloron.domain.reporting.forge_texts import DISCARD_KEY
 from caloron.domain.rules.evaluation import Evaluation
 from caloron.domain.rules.pull_requests import bind
-
-#: The prefix of the keys of effects that are still done for a discarded sprint.
-KEY = "discard/"
 
 
 def left_over(state: State) -> list[Task]:
@@ -60,13 +58,13 @@ def advance(evaluation: Evaluation) -> None:
             # It was merged before the discard reached the forge.
             evaluation.move(task, Status.DONE, f"merged as pull request #{pull.number}")
         if pull and pull.branch == branch_name(task.id, sprint.id) and _close(evaluation, pull):
-            key = f"{KEY}{sprint.id}/pull/{pull.number}"
+            key = f"{DISCARD_KEY}{sprint.id}/pull/{pull.number}"
             evaluation.do(ClosePull(key=key, task=task.id, pull=pull.number))
         for number in (task.escalation.issue, task.links.issue):
             _close_issue(evaluation, task, number)
     plan = state.issue(sprint.plan_issue)
     if plan and _close(evaluation, plan):
-        key = f"{KEY}{sprint.id}/plan"
+        key = f"{DISCARD_KEY}{sprint.id}/plan"
         evaluation.post_comment(plan.number, f"{key}/word", f"Discarded by {sprint.discard.by}.")
         evaluation.do(CloseIssue(key=key, task="", issue=plan.number))
     if not evaluation.actions and not state.open_effects and sprint.phase != "ended":
@@ -81,7 +79,7 @@ def _close_issue(evaluation: Evaluation, task: Task, number: int | None) -> None
     text = f"Discarded by {who}. The branch `{task.change.branch}` is kept."
     if task.status is Status.DONE:
         text = f"Done: {task.reason}. The sprint was discarded by {who}."
-    key = f"{KEY}{evaluation.sprint.id}/issue/{issue.number}"
+    key = f"{DISCARD_KEY}{evaluation.sprint.id}/issue/{issue.number}"
     evaluation.post_comment(issue.number, f"{key}/word", text, task.id)
     if not task.conversation.by_label or issue.number != task.links.issue:
         # The issue of a person is theirs to close.

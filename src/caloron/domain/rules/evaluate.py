@@ -26,7 +26,6 @@ from caloron.domain.model.status import SETTLED, Status
 from caloron.domain.model.task import Task
 from caloron.domain.reporting import forge_texts, progress_page
 from caloron.domain.rules import (
-    discard,
     merge_queue,
     planning,
     post_merge_check,
@@ -35,7 +34,7 @@ from caloron.domain.rules import (
     workflow,
 )
 from caloron.domain.rules.evaluation import Decision, Evaluation, decide
-from caloron.domain.rules.people import commands, plan_issue
+from caloron.domain.rules.people import commands
 from caloron.domain.rules.people.labelled_issues import add_tasks
 from caloron.domain.rules.pull_requests import bind, pull_closed
 from caloron.domain.rules.results import publish, work_ended
@@ -48,16 +47,24 @@ def evaluate(state: State, facts: Sequence[Fact], now: float) -> Decision:
     def rules(evaluation: Evaluation) -> None:
         evaluation.apply("", _take_in, facts)
         if evaluation.sprint.discard.by:
+            from caloron.domain.rules import discard
+
             evaluation.apply("", progress_page.report)
             evaluation.apply("", discard.advance)
             return
         if evaluation.sprint.phase in ("planning", "approval"):
             evaluation.apply("", planning.advance)
-            evaluation.apply("", plan_issue.advance)
+            if evaluation.sprint.settings.plan_on_forge:
+                from caloron.domain.rules.people import plan_issue
+
+                evaluation.apply("", plan_issue.advance)
         if evaluation.sprint.phase in ("running", "retro", "ended") and evaluation.state.tasks:
             evaluation.apply("", _advance)
             evaluation.apply("", progress_page.report)
-            evaluation.apply("", plan_issue.conclude)
+            if evaluation.sprint.planning.approval is not None:
+                from caloron.domain.rules.people import plan_issue
+
+                evaluation.apply("", plan_issue.conclude)
             evaluation.apply("", _end_or_go_on)
 
     return decide(state, now, rules)
@@ -97,6 +104,8 @@ def _take_in(evaluation: Evaluation, facts: Sequence[Fact]) -> None:
             _halted(evaluation, fact)
     for fact in facts:
         if isinstance(fact, SprintDiscarded):
+            from caloron.domain.rules import discard
+
             evaluation.apply("", discard.discard, fact)
 
 

@@ -12,8 +12,8 @@ from caloron.domain.model.sprint import Sprint, branch_name, enter
 from caloron.domain.model.task import Change, Task, Times, Work
 from caloron.domain.reporting import forge_texts
 from caloron.domain.rules import verification
-from caloron.domain.rules.availability import provider_refused
 from caloron.domain.rules.evaluation import Evaluation
+from caloron.domain.rules.results import provider_refused
 
 _MAX_FAILURES = 2
 _MAX_PLANS = 2

@@ -7,16 +7,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from caloron.domain.model.effects import OpenPull, PostReview, Push
+from caloron.domain.model.effects import HoldWork, OpenPull, PostReview, Push
 from caloron.domain.model.facts import Result, WorkEnded, classify
 from caloron.domain.model.feedback import Feedback, feedback_yaml, joined
 from caloron.domain.model.roles import ROLES, Role, WorkId
 from caloron.domain.model.snapshots import marker
+from caloron.domain.model.sprint import Unavailable
 from caloron.domain.model.status import Status, Step
 from caloron.domain.model.task import Task, Work
 from caloron.domain.reporting import forge_texts, work_log
+from caloron.domain.reporting.waiting import provider_of
 from caloron.domain.rules import merge_queue, post_merge_check
-from caloron.domain.rules.availability import provider_refused
 from caloron.domain.rules.evaluation import Evaluation
 from caloron.domain.rules.verdicts import ChangesNeeded, has_both, parse_verdict
 from caloron.domain.rules.verification import (
@@ -26,10 +27,13 @@ from caloron.domain.rules.verification import (
     reject,
     reject_red,
 )
+from caloron.durations import Backoff
 
 _MAX_FAILURES = 2
 _MAX_TRIES = 2
 _LONGEST_REASON = 500
+#: For a provider that does not say how long to wait.
+_PROVIDER_BACKOFF = Backoff(60.0, 3600.0)
 _replace = msgspec.structs.replace
 
 
@@ -363,3 +367,44 @@ RESULTS: tuple[ResultRule, ...] = (
     ResultRule(_STEPS["implement"], _unchanged, _review_nothing, frozenset({Step.REVIEW_QUEUED})),
     ResultRule(_WRITING, _any, _retry, frozenset({Step.ESCALATED})),
 )
+
+
+def provider_refused(evaluation: Evaluation, fact: WorkEnded) -> bool:
+    """Take in a refusal of the model's provider; True: the same work is to be tried again later.
+
+    A quota or a rate limit is waited for, and a bad credential pauses the sprint until a person
+    helps. Neither counts as a failure of the agent.
+    """
+    availability, name = evaluation.sprint.availability, fact.framework
+    if fact.provider_error in ("quota", "rate_limit"):
+        _wait_for_provider(evaluation, fact)
+        return True
+    if fact.provider_error == "auth":
+        availability.pause_reason = (
+            f"{name or 'the agent'} has no valid credential:"
+            f" {fact.provider_message or 'it was refused'}"
+        )
+        return True
+    if not fact.provider_error:
+        availability.providers = {k: v for k, v in availability.providers.items() if k != name}
+    return False
+
+
+def _wait_for_provider(evaluation: Evaluation, fact: WorkEnded) -> None:
+    sprint, name = evaluation.sprint, fact.framework
+    before = sprint.availability.providers.get(name)
+    times = before.times + 1 if before else 1
+    known = fact.reset_at if fact.reset_at and fact.reset_at > evaluation.now else None
+    until = known or evaluation.now + _PROVIDER_BACKOFF.pause(times)
+    pause = Unavailable(
+        until=max(until, before.until) if before else until,
+        what="quota" if fact.provider_error == "quota" else "rate limit",
+        detail=fact.provider_message,
+        times=times,
+    )
+    sprint.availability.providers = sprint.availability.providers | {name: pause}
+    for task in evaluation.state.tasks.values():
+        work = task.work
+        waits = work is not None and work.item in evaluation.state.queued
+        if work and waits and ROLES[work.role].needs_agent and provider_of(sprint, task) == name:
+            evaluation.do(HoldWork(item=work.item, until=pause.until))

@@ -16,8 +16,8 @@ from caloron.agents.clis.registry import FRAMEWORKS
 from caloron.domain.compat.plan_forms import Plan, parse_plan_output
 from caloron.domain.model.plan import PlanProblem
 from caloron.engine.graphs.runtime import GraphRuntime, RunOptions
-from caloron.engine.graphs.traces import new_run_id
 from caloron.engine.runs.runtime import known_secrets
+from caloron.engine.traces import new_run_id
 from caloron.errors import UsageError
 from caloron.graph.json_text import canonical, sha256
 from caloron.graph.prepare import Prepared, prepare

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from caloron.engine.graphs.redacting_cache import RedactingCache
-from caloron.engine.graphs.traces import RunTraces
 from caloron.engine.graphs.user_stages import UserStages
+from caloron.engine.traces import RunTraces
 from caloron.graph.catalogue import Catalogue
 from caloron.graph.errors import ExecutionError
 from caloron.graph.json_text import Json

@@ -13,9 +13,9 @@ from caloron.graph.json_text import Json
 from caloron.graph.prepare import Prepared, prepare
 from caloron.graph.runtime.protocols import StageRunner
 from caloron.graph.runtime.run import RunLimits, Settings, run
+from caloron.ledger.tick_context import TickContext
 from caloron.stages.catalogue import CatalogueStages, catalogue_stages
 from caloron.stages.compositions import composition
-from caloron.stages.ledger_access import TickContext
 from caloron.stages.values import decode_as, decode_state
 
 GRAPH = "sprint_tick_stateful"

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from caloron.agents import feedback
-from caloron.agents.supervise.transcript import last_line
 from caloron.agents.workspace.commits import SALVAGE_CAP_BYTES, HandOver, hand_over
 from caloron.agents.workspace.workspaces import remove_workspace, unfinished
 from caloron.answers import closing_words
@@ -119,6 +118,8 @@ class AttemptCollector:
         run_dir = self.runs.of(item, token)
         record = read_record(run_dir)
         if not record.framework:
+            from caloron.agents.supervise.transcript import last_line
+
             output = run_dir / "output.log"
             return last_line(output) if output.exists() else ""
         return _closing_words(self._report(record, run_dir)[0])

@@ -15,7 +15,6 @@ from caloron.agents import conventions
 from caloron.agents.clis.registry import agent_cli
 from caloron.agents.sandbox.bubblewrap import Bubblewrap, NoSandbox
 from caloron.agents.sandbox.mounts import is_there
-from caloron.agents.sandbox.network import hosts_in
 from caloron.agents.supervise.processes import PROXY_VARIABLES
 from caloron.agents.workspace.pool import Pool
 from caloron.agents.workspace.setup_cache import SetupCache
@@ -264,5 +263,9 @@ def _setup_environment() -> dict[str, str]:
 def _registries(env: Mapping[str, str]) -> tuple[str, ...]:
     """Return the hosts of the user's own package settings: also private addresses are allowed."""
     texts = [value for name, value in env.items() if name not in PROXY_VARIABLES]
-    files = filter(is_there, _PACKAGE_SETTINGS)
-    return hosts_in((*texts, *(file.read_text("utf-8", "replace") for file in files)))
+    texts += [file.read_text("utf-8", "replace") for file in filter(is_there, _PACKAGE_SETTINGS)]
+    if not texts:
+        return ()
+    from caloron.agents.sandbox.network import hosts_in
+
+    return hosts_in(texts)

@@ -28,7 +28,7 @@ from caloron.cli.commands.graph.common import (
 )
 from caloron.cli.files import is_own_file, write_file
 from caloron.engine.graphs.runtime import GraphRuntime, RunOptions
-from caloron.engine.graphs.traces import new_run_id
+from caloron.engine.traces import new_run_id
 from caloron.errors import UsageError
 from caloron.graph.catalogue import unknown_references
 from caloron.graph.checker.checker import check_value

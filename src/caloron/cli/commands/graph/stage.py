@@ -24,7 +24,7 @@ from caloron.cli.commands.graph.common import (
 )
 from caloron.cli.format import counted
 from caloron.engine.graphs.runtime import GraphRuntime, RunOptions
-from caloron.engine.graphs.traces import new_run_id
+from caloron.engine.traces import new_run_id
 from caloron.errors import AlreadyExists, UsageError
 from caloron.graph.json_text import compact
 from caloron.graph.nodes import Graph, Stage
