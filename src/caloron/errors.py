@@ -83,6 +83,10 @@ class ChecksFailed(ForgeError):
     """The forge's own CI is red for the commit to merge."""
 
 
+class SetupCancelled(CaloronError):
+    """The sprint is being stopped, so setup was cancelled."""
+
+
 class ModelError(CaloronError):
     """A model refused, did not answer, or gave an answer that cannot be used."""
 

@@ -16,7 +16,8 @@ from caloron.agents.sandbox.bubblewrap import NoSandbox
 from caloron.agents.supervise.processes import family
 from caloron.agents.workspace import setup_cache as seeds_module
 from caloron.agents.workspace.project_detection import ProjectCommands
-from caloron.agents.workspace.setup_cache import SetupCache, SetupCancelled, SetupFailed
+from caloron.agents.workspace.setup_cache import SetupCache, SetupFailed
+from caloron.errors import SetupCancelled
 from caloron.ports import Caps
 from tests.integration.agents.setup_bench import SetupBench
 from tests.support.wait import paths, wait_for

@@ -1,4 +1,7 @@
-"""`caloron status` is called all day: it needs little beyond click and sqlite3, and stays so."""
+"""`caloron status` is called all day: it needs little beyond click and sqlite3, and stays so.
+
+A sprint imports no more than it needs either.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,19 @@ HEAVY = (
     "caloron.agents", "caloron.domain", "caloron.engine", "caloron.forge", "caloron.git",
     "caloron.ledger.ledger", "caloron.ledger.projects", "caloron.stages", "caloron.store.queue",
 )  # fmt: skip
+#: Rooms and modules without which a sprint goes from its plan to main.
+NOT_FOR_A_SPRINT = (
+    "httpx", "rich", "caloron.backup", "caloron.graph", "caloron.http", "caloron.models",
+    "caloron.schedule", "caloron.server", "caloron.stages", "caloron.testing",
+    "caloron.agents.sandbox.network", "caloron.agents.workspace.python_detection",
+    "caloron.agents.workspace.setup_cache", "caloron.cli.commands.inspect",
+    "caloron.cli.commands.project", "caloron.cli.render", "caloron.domain.compat.legacy_sprints",
+    "caloron.domain.rules.discard", "caloron.domain.rules.people.plan_issue",
+    "caloron.domain.rules.people.state_file_edit", "caloron.engine.forge.access",
+    "caloron.engine.graphs", "caloron.forge.api", "caloron.forge.remote", "caloron.git.checkout",
+    "caloron.ledger.learnings_edit",
+)  # fmt: skip
+MOST_MODULES_OF_A_SPRINT = 170
 CALORON = "import sys; from caloron.cli.app import main; code = main({arguments!r})"
 
 
@@ -42,20 +58,41 @@ def modules_after(code: str) -> set[str]:
 
 
 @pytest.fixture
-def finished_sprint(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A project whose one task is merged."""
-    plan = [{"id": "hello", "title": "Hello", "agent_prompt": "Write hello.", "depends_on": []}]
-    answers = [
-        {"when": {"role": "implement"}, "files": {"hello.txt": "hello\n"}, "output": "done"},
-        {"when": {"role": "review"}, "output": "APPROVED"},
+def sprint(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """The arguments of a sprint with two tasks, the second after the first."""
+    plan = [
+        {"id": "hello", "title": "Hello", "agent_prompt": "Write hello.", "depends_on": []},
+        {"id": "bye", "title": "Bye", "agent_prompt": "Write bye.", "depends_on": ["hello"]},
     ]
+    answers = [
+        {
+            "when": {"role": "implement", "task": task["id"]},
+            "files": {f"{task['id']}.txt": "text\n"},
+            "output": "done",
+        }
+        for task in plan
+    ]
+    answers.append({"when": {"role": "review"}, "output": "APPROVED"})
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     (tmp_path / "fixture.json").write_text(json.dumps({"responses": answers}))
     monkeypatch.setenv("CALORON_STUB_FIXTURE", str(tmp_path / "fixture.json"))
     caloron("init", "light", "--framework", "stub")
-    caloron(
-        "sprint", "Say hello", "--project", "light", "--plan", str(tmp_path / "plan.json"), "--yes"
-    )
+    file = str(tmp_path / "plan.json")
+    return ("sprint", "Say hello", "--project", "light", "--plan", file, "--yes", "-o", "json")
+
+
+@pytest.fixture
+def finished_sprint(sprint: tuple[str, ...]) -> None:
+    """A project whose tasks are merged."""
+    caloron(*sprint)
+
+
+def test_a_sprint_imports_only_what_its_way_to_main_needs(sprint: tuple[str, ...]) -> None:
+    modules = modules_after(f"{CALORON.format(arguments=list(sprint))}; assert code == 0")
+    ours = {name for name in modules if name.partition(".")[0] == "caloron"}
+    assert {"caloron.engine.loop", "caloron.forge.local.forge"} <= ours
+    assert modules.isdisjoint(NOT_FOR_A_SPRINT)
+    assert len(ours) <= MOST_MODULES_OF_A_SPRINT
 
 
 @pytest.mark.usefixtures("finished_sprint")

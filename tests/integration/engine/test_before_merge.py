@@ -9,7 +9,7 @@ import pytest
 from caloron.domain.model.effects import Merge
 from caloron.domain.model.snapshots import ReviewSnapshot, marker
 from caloron.domain.model.task import MergeState, ReviewState, Task
-from caloron.engine.forge.merge_gate import MergeGate
+from caloron.engine.forge.merging import MergeGate
 from caloron.errors import StaleHead
 from caloron.git.mirror import Mirror
 from caloron.ports import Checks, Clock, Forge

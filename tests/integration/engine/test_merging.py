@@ -13,9 +13,9 @@ from caloron.domain.model.effects import MakeRevert, Merge, OpenPull, Push
 from caloron.domain.model.facts import EffectDone, EffectFailed, Fact
 from caloron.domain.model.snapshots import BranchSnapshot, PullSnapshot, marker
 from caloron.domain.model.sprint import Sprint, State
-from caloron.engine.forge import merge_result
+from caloron.engine.forge import merging
 from caloron.engine.forge.executor import EffectExecutor
-from caloron.engine.forge.merge_result import make_revert, verified_merge
+from caloron.engine.forge.merging import make_revert, verified_merge
 from caloron.engine.forge.operations import ForgeOperations
 from caloron.engine.runs.run_dirs import RunDirs
 from caloron.engine.signals import LoopSignal
@@ -227,7 +227,7 @@ class ForgeWithAnotherBranch(BlindForge):
 def test_what_was_merged_into_another_branch_is_not_told_as_a_merge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fetched: bool
 ) -> None:
-    monkeypatch.setattr(merge_result, "_PAUSES_S", (0.0,))
+    monkeypatch.setattr(merging, "_PAUSES_S", (0.0,))
     bench = Bench(tmp_path)
     elsewhere = ForgeWithAnotherBranch(bench.forge)
     bench.operations._forge = cast(Forge, elsewhere)

@@ -31,13 +31,8 @@ from caloron.agents.workspace.project_detection import (
     environment,
     with_path,
 )
-from caloron.agents.workspace.workspaces import (
-    OWN_FOLDER,
-    folder_in,
-    read_regular,
-    remove_workspace,
-)
-from caloron.errors import CaloronError, StoreError
+from caloron.agents.workspace.workspaces import OWN_FOLDER, ignore_lines, remove_workspace
+from caloron.errors import CaloronError, SetupCancelled, StoreError
 from caloron.ports import Sandbox, SandboxedCommand, SandboxSpec
 from caloron.store import log as project_log
 from caloron.store.redact import Redactor, secrets_in
@@ -59,14 +54,6 @@ _DEPENDENCIES = re.compile(
     r"|Cargo\.lock|go\.sum|uv\.lock|poetry\.lock|package-lock\.json)\Z"
 )
 _NEVER = (".git", "__pycache__")
-_SPECIAL = re.compile(r"([\\*?\[\]!# ])")
-_ESCAPED = r"\\\1"
-_ESCAPE = re.compile(r"\\(.)")
-_EXCLUDE_LIMIT = 1 << 24
-
-
-class SetupCancelled(CaloronError):
-    """The sprint is being stopped, so setup was cancelled."""
 
 
 class SetupFailed(CaloronError):
@@ -463,16 +450,3 @@ def _is_free(workspace: Path, product: Path) -> bool:
         except FileNotFoundError:
             return True
     return not os.path.lexists(workspace / product)
-
-
-def excluded(workspace: Path) -> tuple[str, ...]:
-    """Return the paths that git ignores in a workspace where no agent has been yet."""
-    with folder_in(workspace, ".git", "info") as folder:
-        lines = read_regular(folder, "exclude", _EXCLUDE_LIMIT).decode("utf-8", "replace")
-    named = (line.removesuffix("/") for line in lines.splitlines() if line.startswith("/"))
-    return tuple(_ESCAPE.sub(r"\1", name[1:]) for name in named)
-
-
-def ignore_lines(products: Sequence[str]) -> str:
-    """Return the lines by which git ignores these paths."""
-    return "".join(f"/{_SPECIAL.sub(_ESCAPED, name)}\n" for name in products)

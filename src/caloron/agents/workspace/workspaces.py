@@ -7,6 +7,7 @@ the agent may have planted configuration that runs programs.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import stat
@@ -260,3 +261,23 @@ def clear(path: Path) -> Path:
     else:
         path.unlink(missing_ok=True)
     return path
+
+
+# Characters with a meaning in the files that name what git ignores.
+_SPECIAL = re.compile(r"([\\*?\[\]!# ])")
+_ESCAPED = r"\\\1"
+_ESCAPE = re.compile(r"\\(.)")
+_EXCLUDE_LIMIT = 1 << 24
+
+
+def excluded(workspace: Path) -> tuple[str, ...]:
+    """Return the paths that git ignores in a workspace where no agent has been yet."""
+    with folder_in(workspace, ".git", "info") as folder:
+        lines = read_regular(folder, "exclude", _EXCLUDE_LIMIT).decode("utf-8", "replace")
+    named = (line.removesuffix("/") for line in lines.splitlines() if line.startswith("/"))
+    return tuple(_ESCAPE.sub(r"\1", name[1:]) for name in named)
+
+
+def ignore_lines(products: Sequence[str]) -> str:
+    """Return the lines by which git ignores these paths."""
+    return "".join(f"/{_SPECIAL.sub(_ESCAPED, name)}\n" for name in products)

@@ -31,9 +31,11 @@ from caloron.domain.model.effects import (
 from caloron.domain.model.facts import EffectDone, Fact, Refusal
 from caloron.domain.model.snapshots import IssueSnapshot, PullSnapshot, Snapshot, with_section
 from caloron.domain.model.sprint import State
-from caloron.engine.forge.merge_gate import ChecksPending, LaterVeto, MergeGate
-from caloron.engine.forge.merge_result import (
+from caloron.engine.forge.merging import (
+    ChecksPending,
+    LaterVeto,
     MergedElsewhere,
+    MergeGate,
     bring_back,
     is_landed,
     make_revert,

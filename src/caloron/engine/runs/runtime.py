@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,7 +18,6 @@ from caloron.agents.sandbox.bubblewrap import Bubblewrap, NoSandbox
 from caloron.agents.sandbox.mounts import is_there
 from caloron.agents.supervise.processes import PROXY_VARIABLES
 from caloron.agents.workspace.pool import Pool
-from caloron.agents.workspace.setup_cache import SetupCache
 from caloron.agents.workspace.workspaces import Trash
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.sprint import State
@@ -40,6 +40,9 @@ from caloron.ledger.work_queue import WorkQueue
 from caloron.ports import AgentCli, Sandbox, SandboxSpec
 from caloron.store import log
 from caloron.store.redact import Redactor, learn, secrets_in
+
+if TYPE_CHECKING:
+    from caloron.agents.workspace.setup_cache import SetupCache
 
 _LFS_FILTER = "filter=lfs"
 #: Where a machine's administrator says which packages to use.
@@ -75,8 +78,12 @@ class SprintRuntime:
         self.redactor = Redactor(self.secrets)
         self.trash = Trash(project.path / "trash")
         who, policy = identity(config), SandboxPolicy(config, self.sandbox)
-        seeds = _seeds(project, policy, message or str, stopping, self.trash.put)
-        setup = CommitSetup(config, mirror, seeds, lambda commit: refuse_start_from(mirror, commit))
+        setup = CommitSetup(
+            config,
+            mirror,
+            lambda: _open_cache(project, policy, message or str, stopping, self.trash.put),
+            lambda commit: refuse_start_from(mirror, commit),
+        )
         self.pool = Pool(
             mirror,
             self.sandbox,
@@ -99,7 +106,7 @@ class SprintRuntime:
             config,
             mirror,
             policy,
-            WorkspacePreparer(mirror, self.sandbox, setup, seeds, self.pool, who),
+            WorkspacePreparer(mirror, self.sandbox, setup, self.pool, who),
             self._runner,
             context=self.context,
             redactor=self.redactor,
@@ -146,13 +153,15 @@ class SprintRuntime:
             return False
 
 
-def _seeds(
+def _open_cache(
     project: Project,
     policy: SandboxPolicy,
     announce: Callable[[str], object],
     cancelled: threading.Event,
     discard: Callable[[Path], None],
 ) -> SetupCache:
+    from caloron.agents.workspace.setup_cache import SetupCache
+
     env, network = _setup_environment(), policy.network("setup")
     registries = _registries(env) if network == "public" else ()
     spec = SandboxSpec(

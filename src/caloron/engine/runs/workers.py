@@ -15,7 +15,6 @@ from typing import Any, Literal
 import msgspec
 
 from caloron.agents.supervise import launch
-from caloron.agents.workspace.setup_cache import SetupCancelled
 from caloron.agents.workspace.workspaces import remove_workspace
 from caloron.domain.model.facts import RunInterrupted, WorkEnded
 from caloron.domain.model.roles import AGENT_ROLES, WorkId
@@ -26,7 +25,7 @@ from caloron.engine.runs.collect import AttemptCollector
 from caloron.engine.runs.prepare import AttemptPreparer, PreparedProcess
 from caloron.engine.runs.run_dirs import RunDirs, read_record
 from caloron.engine.signals import LoopSignal
-from caloron.errors import CaloronError, ForgePaused, ForgeUnavailable, StoreError
+from caloron.errors import CaloronError, ForgePaused, ForgeUnavailable, SetupCancelled, StoreError
 from caloron.git.command import GitError
 from caloron.git.incoming import HandOverCancelled
 from caloron.ledger.ledger import start_of

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,8 +16,12 @@ from caloron.agents.workspace.project_detection import (
     detect,
     lock_hash,
 )
-from caloron.agents.workspace.setup_cache import SetupCache, SetupFailed, excluded
-from caloron.agents.workspace.workspaces import create_checkout, create_workspace, prepare_workspace
+from caloron.agents.workspace.workspaces import (
+    create_checkout,
+    create_workspace,
+    excluded,
+    prepare_workspace,
+)
 from caloron.domain.model.roles import ROLES
 from caloron.domain.model.sprint import State
 from caloron.domain.model.task import Task, Work
@@ -23,6 +29,9 @@ from caloron.errors import CaloronError
 from caloron.git.mirror import Conflict, Mirror
 from caloron.ledger.settings import ProjectConfig
 from caloron.ports import Sandbox
+
+if TYPE_CHECKING:
+    from caloron.agents.workspace.setup_cache import SetupCache
 
 #: The files that `caloron init` puts on a new main.
 _FROM_INIT = {"README.md"}
@@ -54,14 +63,24 @@ class CommitSetup:
         self,
         config: ProjectConfig,
         mirror: Mirror,
-        seeds: SetupCache,
+        open_cache: Callable[[], SetupCache],
         refuse: Callable[[str], None],
     ) -> None:
         """`refuse` raises for a commit that no sprint could begin with."""
         self._config = config
         self._mirror = mirror
-        self._seeds = seeds
+        self._open_cache = open_cache
+        self._cache: SetupCache | None = None
+        self._opening = threading.Lock()
         self._refuse = refuse
+
+    @property
+    def cache(self) -> SetupCache:
+        """The cache of the project's setups, opened for the first commit that has a setup."""
+        with self._opening:
+            if self._cache is None:
+                self._cache = self._open_cache()
+            return self._cache
 
     def files(self, commit: str) -> dict[str, str]:
         """List the files of a commit; refuse one that would take too much disk."""
@@ -101,7 +120,7 @@ class CommitSetup:
         commands, seed = self.commands(commit), self.seed(commit)
         if not commands.setup:
             return ""
-        return seed if self._seeds.install_cached(workspace, commands, lock_hash=seed) else None
+        return seed if self.cache.install_cached(workspace, commands, lock_hash=seed) else None
 
 
 class WorkspacePreparer:
@@ -112,14 +131,12 @@ class WorkspacePreparer:
         mirror: Mirror,
         sandbox: Sandbox,
         setup: CommitSetup,
-        seeds: SetupCache,
         pool: Pool,
         identity: tuple[str, str],
     ) -> None:
         self._mirror = mirror
         self._sandbox = sandbox
         self.setup = setup
-        self._seeds = seeds
         self._pool = pool
         self.identity = identity
 
@@ -200,19 +217,8 @@ class WorkspacePreparer:
         log, failed = run_dir / "setup.log", ""
         if not ready:
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
-            seed = self.setup.seed(commit)
-            try:
-                self._seeds.install(
-                    workspace,
-                    commands,
-                    lock_hash=seed,
-                    log=log,
-                    scope=scope,
-                    restore_git=restore_git,
-                )
-            except SetupFailed as error:
-                failed = str(error)
-                self._seeds.announce(failed)
+            if commands.setup:
+                failed = self._set_up(workspace, commit, log, scope=scope, restore_git=restore_git)
             self._sandbox.give_ownership(workspace, home)
         return PreparedWorkspace(
             workspace=workspace,
@@ -223,3 +229,24 @@ class WorkspacePreparer:
             setup_failed=failed,
             log=log,
         )
+
+    def _set_up(
+        self, workspace: Path, commit: str, log: Path, *, scope: str, restore_git: bool
+    ) -> str:
+        """Install the products of setup; return why it failed, or an empty string."""
+        from caloron.agents.workspace.setup_cache import SetupFailed
+
+        cache = self.setup.cache
+        try:
+            cache.install(
+                workspace,
+                self.setup.commands(commit),
+                lock_hash=self.setup.seed(commit),
+                log=log,
+                scope=scope,
+                restore_git=restore_git,
+            )
+        except SetupFailed as error:
+            cache.announce(str(error))
+            return str(error)
+        return ""
