@@ -200,8 +200,8 @@ WIDE = (
     "_account",
     "_end_or_go_on",
     "planning.advance",
-    "plan_issue.advance",
-    "plan_issue.conclude",
+    "_follow_plan_issue",
+    "_conclude_plan_issue",
     "progress_page.report",
 )
 

@@ -54,20 +54,28 @@ def evaluate(state: State, facts: Sequence[Fact], now: float) -> Decision:
             return
         if evaluation.sprint.phase in ("planning", "approval"):
             evaluation.apply("", planning.advance)
-            if evaluation.sprint.settings.plan_on_forge:
-                from caloron.domain.rules.people import plan_issue
-
-                evaluation.apply("", plan_issue.advance)
+            evaluation.apply("", _follow_plan_issue)
         if evaluation.sprint.phase in ("running", "retro", "ended") and evaluation.state.tasks:
             evaluation.apply("", _advance)
             evaluation.apply("", progress_page.report)
-            if evaluation.sprint.planning.approval is not None:
-                from caloron.domain.rules.people import plan_issue
-
-                evaluation.apply("", plan_issue.conclude)
+            evaluation.apply("", _conclude_plan_issue)
             evaluation.apply("", _end_or_go_on)
 
     return decide(state, now, rules)
+
+
+def _follow_plan_issue(evaluation: Evaluation) -> None:
+    if evaluation.sprint.settings.plan_on_forge:
+        from caloron.domain.rules.people import plan_issue
+
+        plan_issue.advance(evaluation)
+
+
+def _conclude_plan_issue(evaluation: Evaluation) -> None:
+    if evaluation.sprint.planning.approval is not None:
+        from caloron.domain.rules.people import plan_issue
+
+        plan_issue.conclude(evaluation)
 
 
 def _advance(evaluation: Evaluation) -> None:
