@@ -21,10 +21,12 @@ _VERIFY = "sleep 0.1"
 
 def run() -> list[Measure]:
     needs, sleeps = make_plan(random.Random(7))
-    with home(verify=_VERIFY) as place:
-        place.write(needs, [*(implements(t, s) for t, s in sleeps.items()), approves(_REVIEW_S)])
-        events = place.finish(place.sprint(parallel=_SLOTS))
-        merge = bare_merge(place)
+    with home(verify=_VERIFY) as bench_home:
+        bench_home.write(
+            needs, [*(implements(t, s) for t, s in sleeps.items()), approves(_REVIEW_S)]
+        )
+        events = bench_home.finish(bench_home.sprint(parallel=_SLOTS))
+        merge = bare_merge(bench_home)
     took = sprint_seconds(events)
     lasts = durations(events, needs)
     bound = Simulation(needs, lasts, slots=_SLOTS, merge=merge).run()
@@ -89,9 +91,9 @@ def durations(events: list[Event], needs: dict[str, list[str]]) -> dict[str, Las
     }
 
 
-def bare_merge(place: Home) -> float:
+def bare_merge(bench_home: Home) -> float:
     """Seconds that git alone takes to merge one head, on the merges that were just made."""
-    forge = place.project / "forge.git"
+    forge = bench_home.project / "forge.git"
     merges = _git(forge, "rev-list", "--merges", "--max-count=9", "main").split()
     return median([_merge_again(forge, commit) for commit in merges])
 

@@ -48,15 +48,15 @@ class Requests:
 
 @contextmanager
 def counting(forge: RemoteForge) -> Iterator[Requests]:
-    found = Requests()
+    requests = Requests()
     client: Any = forge.http._client
     modules: tuple[Any, ...] = (mirror, remote_git)
-    client.exchange = found.timed(client.exchange)
+    client.exchange = requests.timed(client.exchange)
     plain = mirror.git_remote  # type: ignore[attr-defined]
     for module in modules:
-        module.git_remote = found.timed(plain)
+        module.git_remote = requests.timed(plain)
     try:
-        yield found
+        yield requests
     finally:
         del client.exchange
         for module in modules:

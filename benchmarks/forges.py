@@ -118,12 +118,12 @@ def _tasks(server: Server) -> list[Measure]:
     proxy = FaultProxy(server.url)
     names = [f"t{n}" for n in range(4)]
     try:
-        with _project(repository, proxy.url) as place, proxy.counting() as heard:
-            place.write({name: [] for name in names}, [*map(implements, names), approves()])
-            place.finish(place.sprint(parallel=4))
+        with _project(repository, proxy.url) as bench_home, proxy.counting() as heard:
+            bench_home.write({name: [] for name in names}, [*map(implements, names), approves()])
+            bench_home.finish(bench_home.sprint(parallel=4))
     finally:
         proxy.close()
-    acting = [request for request in heard if not _is_look(request)]
+    acting = [request for request in heard if not _is_poll(request)]
     return [
         Measure(
             "requests for each finished task",
@@ -136,18 +136,18 @@ def _tasks(server: Server) -> list[Measure]:
     ]
 
 
-def _is_look(request: Heard) -> bool:
+def _is_poll(request: Heard) -> bool:
     return request.method == "GET" and request.path.endswith(_POLLS)
 
 
 def _hand_overs(server: Server) -> list[Measure]:
     """From a person's merge on the forge to the start of the task that waited for it."""
     polled = _waits(server, webhook=False)
-    told = _waits(server, webhook=True)
+    pushed = _waits(server, webhook=True)
     note = f"median of {len(polled)} merges by a person, in a chain"
     return [
         Measure("merge → dependent, looking every second", median(polled), "ms", 2000, note=note),
-        Measure("merge → dependent, by webhook", median(told), "ms", 300, note=note),
+        Measure("merge → dependent, by webhook", median(pushed), "ms", 300, note=note),
     ]
 
 
@@ -157,24 +157,26 @@ def _waits(server: Server, *, webhook: bool) -> list[float]:
     tasks = {name: names[max(n - 1, 0) : n] for n, name in enumerate(names)}
     # By webhook alone: a look that comes by itself would come far too late.
     settings = {"poll_s": 60.0 if webhook else _POLL_S}
-    with _project(repository, server.url, **settings) as place:
+    with _project(repository, server.url, **settings) as bench_home:
         if webhook:
             address = f"127.0.0.1:{_free_port()}"
-            place.environment[_SECRET] = secret = secrets.token_hex(16)
-            place.run("config", "set", "webhook", address)
-            place.run("config", "set", "webhook_secret_env", _SECRET)
+            bench_home.environment[_SECRET] = secret = secrets.token_hex(16)
+            bench_home.run("config", "set", "webhook", address)
+            bench_home.run("config", "set", "webhook_secret_env", _SECRET)
             repository.webhook(f"http://{address}/", secret)
         reads = {"when": {"role": "review"}, "sleep_s": 600, "output": "APPROVED"}
-        place.write(tasks, [*map(implements, names), reads])
-        process = place.sprint(parallel=2)
-        waits = [_merge_and_wait(repository, place, process, *pair) for pair in pairwise(names)]
+        bench_home.write(tasks, [*map(implements, names), reads])
+        process = bench_home.sprint(parallel=2)
+        waits = [
+            _merge_and_wait(repository, bench_home, process, *pair) for pair in pairwise(names)
+        ]
         stop(process)
         return waits
 
 
 def _merge_and_wait(
     repository: Repository,
-    place: Home,
+    bench_home: Home,
     process: subprocess.Popen[bytes],
     before: str,
     after: str,
@@ -194,7 +196,9 @@ def _merge_and_wait(
     item = f"/{after}/"
 
     def claims() -> list[int]:
-        return [e.ts for e in place.events() if e.type == "work_item_claimed" and item in e.item]
+        return [
+            e.ts for e in bench_home.events() if e.type == "work_item_claimed" and item in e.item
+        ]
 
     wait_for(lambda: bool(claims()), process)
     return claims()[0] - merged_ms
@@ -203,20 +207,20 @@ def _merge_and_wait(
 @contextmanager
 def _project(repository: Repository, url: str, poll_s: float = _POLL_S) -> Iterator[Home]:
     directory = Path(tempfile.mkdtemp(prefix="caloron-bench-"))
-    place = Home(directory)
-    place.environment[_TOKEN] = repository.who.token
+    bench_home = Home(directory)
+    bench_home.environment[_TOKEN] = repository.who.token
     options = ("--forge", "gitea", "--host", url, "--repo", repository.full_name)
     try:
-        place.run("init", "bench", "--framework", "stub", *options, "--token-env", _TOKEN)
-        with chdir(place.project):
-            place.run("config", "set", "poll_s", str(poll_s))
-            yield place
+        bench_home.run("init", "bench", "--framework", "stub", *options, "--token-env", _TOKEN)
+        with chdir(bench_home.project):
+            bench_home.run("config", "set", "poll_s", str(poll_s))
+            yield bench_home
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
         return port

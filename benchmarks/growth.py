@@ -61,7 +61,7 @@ def run() -> list[Measure]:
     with tempfile.TemporaryDirectory(prefix="caloron-bench-") as directory:
         grown = [Grown(Path(directory, f"{size}.sqlite"), size) for size in _SIZES]
         times = alternate(_ROUNDS, *(ledger.turn for ledger in grown))
-    told = ", ".join(
+    times_by_size = ", ".join(
         f"{size:,}: {median(seconds) * 1e6:.0f} µs"
         for size, seconds in zip(_SIZES, times, strict=True)
     )
@@ -72,6 +72,6 @@ def run() -> list[Measure]:
             worst,
             "x",
             1.2,
-            note=f"the worst size against {_SIZES[0]:,} events; per event at {told}",
+            note=f"the worst size against {_SIZES[0]:,} events; per event at {times_by_size}",
         )
     ]

@@ -52,8 +52,8 @@ def alternate(rounds: int, *blocks: Callable[[], float]) -> list[list[float]]:
     results: list[list[float]] = [[] for _ in blocks]
     for turn in range(rounds):
         order = range(len(blocks)) if turn % 2 == 0 else reversed(range(len(blocks)))
-        for place in order:
-            results[place].append(blocks[place]())
+        for index in order:
+            results[index].append(blocks[index]())
     return results
 
 

@@ -136,14 +136,14 @@ class Home:
 def home(*, verify: str = "") -> Iterator[Home]:
     """A project in a temporary home; everything is gone afterwards."""
     directory = Path(tempfile.mkdtemp(prefix="caloron-bench-"))
-    place = Home(directory)
+    bench_home = Home(directory)
     try:
-        place.run("init", "bench", "--framework", "stub")
+        bench_home.run("init", "bench", "--framework", "stub")
         if verify:
-            place.run("config", "set", "verify", verify, "--project", "bench")
+            bench_home.run("config", "set", "verify", verify, "--project", "bench")
         # The checkout that benchmarks are started in has no project: commands find this one here.
-        with chdir(place.project):
-            yield place
+        with chdir(bench_home.project):
+            yield bench_home
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -178,6 +178,6 @@ def approves(seconds: float = 0) -> dict[str, Any]:
     return {"when": {"role": "review"}, "sleep_s": seconds, "output": "fine\nAPPROVED"}
 
 
-def started(place: Home) -> int:
+def started(bench_home: Home) -> int:
     """How many agents were started so far: each is a call that may cost money."""
-    return sum(event.type == "attempt_started" for event in place.events())
+    return sum(event.type == "attempt_started" for event in bench_home.events())

@@ -132,7 +132,7 @@ _BOMB_OF_NAMES = (
     f" {_COMMIT_TREE}"
 )
 _FILL = (
-    "n=0; while [ $n -lt 60 ]; do n=$((n+1)); head -c 10M /dev/zero > {place}/$n; sleep 0.1; done"
+    "n=0; while [ $n -lt 60 ]; do n=$((n+1)); head -c 10M /dev/zero > {folder}/$n; sleep 0.1; done"
 )
 
 _REPOSITORY = {
@@ -242,11 +242,12 @@ _LIMITED = {
         "head -c 100M /dev/zero > /workspace/.git/x && rm $CALORON_TASK_ID.txt; true"
     ),
     "fills-by-many": Habit(
-        f"rm $CALORON_TASK_ID.txt; mkdir .caloron; {_FILL.format(place='.caloron')}; sleep 60",
+        f"rm $CALORON_TASK_ID.txt; mkdir .caloron; {_FILL.format(folder='.caloron')}; sleep 60",
         "MB on disk, of 48 allowed",
     ),
     "fills-home": Habit(
-        f"rm $CALORON_TASK_ID.txt; {_FILL.format(place='~')}; sleep 60", "MB on disk, of 48 allowed"
+        f"rm $CALORON_TASK_ID.txt; {_FILL.format(folder='~')}; sleep 60",
+        "MB on disk, of 48 allowed",
     ),
     "hides-memory": Habit(
         f"rm $CALORON_TASK_ID.txt; {_python(_HIDDEN.format(kind='memory', count=45))}",
@@ -318,7 +319,7 @@ def assert_each_ended_as_it_must(
             expected |= {f"{name}.txt", *habit.brings} if habit.brings is not None else set()
     assert answer.statuses["honest"] == "Done"
     listed = home.git("ls-tree", "-r", "-z", "--name-only", "main").split(b"\0")
-    found = {os.fsdecode(name) for name in listed if name}
-    assert found == expected, found ^ expected
+    merged_files = {os.fsdecode(name) for name in listed if name}
+    assert merged_files == expected, merged_files ^ expected
     assert not (home.root / "trapped").exists(), "an agent wrote outside"
     assert home.processes() == []

@@ -53,8 +53,8 @@ def version_of_system_python() -> tuple[int, ...]:
     code = "import sys; print(*sys.version_info[:2])"
     if not Path(_PYTHON).exists():
         return ()
-    told = subprocess.run((_PYTHON, "-c", code), capture_output=True, text=True, check=True)
-    return tuple(map(int, told.stdout.split()))
+    result = subprocess.run((_PYTHON, "-c", code), capture_output=True, text=True, check=True)
+    return tuple(map(int, result.stdout.split()))
 
 
 def can_be_ordinary() -> bool:

@@ -24,8 +24,8 @@ def path_without(home: Home, *programs: str) -> str:
     """A PATH on which everything is found as usual, but for these programs."""
     folder = home.root / "bin"
     folder.mkdir()
-    for place in home.environment["PATH"].split(":"):
-        for program in Path(place).glob("*"):
+    for path_entry in home.environment["PATH"].split(":"):
+        for program in Path(path_entry).glob("*"):
             link = folder / program.name
             if program.name not in programs and not link.is_symlink():
                 link.symlink_to(program)

@@ -82,8 +82,8 @@ def test_the_line_that_undoes_what_was_merged_does_so(mixed: Home) -> None:
 
 
 def test_it_shows_what_goes_and_without_a_yes_nothing_does(mixed: Home) -> None:
-    for said in ("", "n\n"):
-        answer = mixed.caloron("discard", stdin=said, json=False)
+    for reply in ("", "n\n"):
+        answer = mixed.caloron("discard", stdin=reply, json=False)
         assert answer.code == 1
         assert "cancel task b" in answer.stderr
         assert "merged work stays: a" in answer.stderr
@@ -138,8 +138,8 @@ def test_agents_that_outlived_their_engine_are_ended_and_their_work_is_saved(hom
     assert answer.code == 0, answer
     assert home.processes("shim") == []
     (saved,) = [k for k in answer.data["kept"] if "refs/salvage/" in k]
-    place, ref = saved.rsplit(" ", 1)
-    assert home.git("show", f"{ref}:a.txt", place=Path(place).name) == b"a\n"
+    folder, ref = saved.rsplit(" ", 1)
+    assert home.git("show", f"{ref}:a.txt", repository=Path(folder).name) == b"a\n"
 
 
 def test_it_works_where_the_agent_is_not_installed_any_more(mixed: Home) -> None:

@@ -40,8 +40,8 @@ def test_a_sprint_in_a_sub_folder_sets_a_project_up_and_says_every_default(
         "network_roles": ["setup=public", "verify=none"], "budget_usd": 20.0,
     }  # fmt: skip
     assert {key: setup[key] for key in expected} == expected
-    for told in ("shop", "local", "stub", verify, "model", "$20.00"):
-        assert told in answer.stderr
+    for value in ("shop", "local", "stub", verify, "model", "$20.00"):
+        assert value in answer.stderr
     assert answer.data["verify"] == verify
     assert answer.data["bring"] == "caloron take"
     again = shop.sprint("more", folder="tests")
@@ -143,10 +143,10 @@ def test_without_an_active_project_the_others_are_named_and_how_to_choose_one(
     answer = bare_home.caloron("sprint", "go", "--yes")
     assert answer.code == 3
     assert "no project is active" in answer.error["message"]
-    for told in (answer.error["hint"], bare_home.caloron("status", json=False).stdout):
-        assert "caloron projects switch" in told
-        assert "--project" in told
-        assert "one" in told.rpartition(":")[2]
+    for text in (answer.error["hint"], bare_home.caloron("status", json=False).stdout):
+        assert "caloron projects switch" in text
+        assert "--project" in text
+        assert "one" in text.rpartition(":")[2]
 
 
 def test_a_start_that_fails_leaves_no_project(shop: Repository) -> None:
@@ -242,9 +242,9 @@ def test_a_bare_repository_and_the_inside_of_one_are_refused(shop: Repository) -
         ("git", "clone", "--quiet", "--bare", str(shop.path), str(shop.home.root / "bare")),
         check=True, env=shop.home.environment,
     )  # fmt: skip
-    for place in (shop.home.root / "bare", shop.path / ".git"):
-        answer = shop.home.caloron("sprint", "go", "--framework", "stub", cwd=place)
-        assert answer.code == 8, (place, answer)
+    for folder in (shop.home.root / "bare", shop.path / ".git"):
+        answer = shop.home.caloron("sprint", "go", "--framework", "stub", cwd=folder)
+        assert answer.code == 8, (folder, answer)
         assert "nothing is checked out" in answer.error["message"]
     assert not shop.home.path.exists()
 

@@ -75,7 +75,7 @@ MADE = {
     "issue": Made(
         "/issues$",
         lambda b: b.forge.create_issue("one", marker(KEY), ("caloron:task",)),
-        lambda f: (found := f.find_issue(KEY)) and found.labels == ("caloron:task",),
+        lambda f: (issue := f.find_issue(KEY)) and issue.labels == ("caloron:task",),
         lambda r: [issue for issue in r.issues() if issue["title"] == "one"],
     ),
     "comment": Made(
@@ -87,7 +87,7 @@ MADE = {
     "pull": Made(
         "/pulls$",
         lambda b: b.world.clone.open_pull(b.forge, "feature", body=f"Closes #1 {marker(PULL_KEY)}"),
-        lambda f: (found := f.find_pull("feature", PULL_KEY)) and found.closes == (1,),
+        lambda f: (pull := f.find_pull("feature", PULL_KEY)) and pull.closes == (1,),
         lambda r: r.pulls(),
     ),
 }
@@ -121,12 +121,12 @@ def test_a_verdict_comment_whose_answer_was_lost_is_found_exactly_once(broken: B
     broken.proxy.fault("POST", "/comments$", "cut after")
     with pytest.raises(ForgeUnavailable):
         broken.forge.review(pull.number, pull.head, "approved", body)
-    found = broken.forge.find_review(pull.number, key)
-    assert found
-    assert (found.verdict, found.head) == ("approved", pull.head)
+    review = broken.forge.find_review(pull.number, key)
+    assert review
+    assert (review.verdict, review.head) == ("approved", pull.head)
     assert len(broken.server.comments(pull.number)) == 1
-    told = {s["context"]: s["status"] for s in broken.server.statuses(pull.head)}
-    assert told == {"caloron/review": "success"}
+    statuses = {s["context"]: s["status"] for s in broken.server.statuses(pull.head)}
+    assert statuses == {"caloron/review": "success"}
 
 
 def test_a_review_whose_answer_was_lost_is_found_exactly_once(two_accounts: Broken) -> None:
@@ -135,9 +135,9 @@ def test_a_review_whose_answer_was_lost_is_found_exactly_once(two_accounts: Brok
     two_accounts.proxy.fault("POST", "/reviews$", "cut after")
     with pytest.raises(ForgeUnavailable):
         two_accounts.forge.review(pull.number, pull.head, "approved", body)
-    found = two_accounts.forge.find_review(pull.number, key)
-    assert found
-    assert (found.verdict, found.head, found.author) == ("approved", pull.head, "judge")
+    review = two_accounts.forge.find_review(pull.number, key)
+    assert review
+    assert (review.verdict, review.head, review.author) == ("approved", pull.head, "judge")
     path = f"{two_accounts.server.path}/pulls/{pull.number}/reviews"
     assert len(two_accounts.server.who.get(path)) == 1
 
@@ -233,9 +233,9 @@ def test_a_poll_that_fails_loses_nothing(broken: Broken) -> None:
         broken.proxy.fault("GET", path, "answer", status=500, times=3)
         with pytest.raises(ForgeUnavailable):
             watch.look()
-    seen = watch.look()
+    snapshots = watch.look()
     # Main too: after a look that failed everything is told anew.
-    assert {name.split(":")[0] for name in seen} == {"issue", "comment", "branch"}
+    assert {name.split(":")[0] for name in snapshots} == {"issue", "comment", "branch"}
     assert watch.look() == {}
 
 
@@ -254,10 +254,10 @@ def test_a_server_that_was_killed_is_found_again_when_it_is_back(
         deadline = time.monotonic() + 60
         while True:
             try:
-                seen = watch.look()
+                snapshots = watch.look()
                 break
             except ForgeUnavailable:
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
-        assert seen.keys() == {f"issue:{issue.number}", "branch:main"}
-        assert plain(seen[f"issue:{issue.number}"]) == plain(issue)
+        assert snapshots.keys() == {f"issue:{issue.number}", "branch:main"}
+        assert plain(snapshots[f"issue:{issue.number}"]) == plain(issue)

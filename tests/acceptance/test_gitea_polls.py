@@ -62,8 +62,8 @@ def test_one_change_among_a_hundred_costs_a_few_requests_more(
     watch = Watch(world.forge)
     world.anna.comment(7, "resolved")
     with proxy.counting() as heard:
-        (seen,) = watch.look().values()
-    assert isinstance(seen, CommentSnapshot)
+        (snapshot,) = watch.look().values()
+    assert isinstance(snapshot, CommentSnapshot)
     assert len(heard) <= 8, [str(h) for h in heard]
 
 
@@ -102,8 +102,8 @@ def test_a_look_costs_two_requests_for_each_pull_request_that_changed_and_one_fo
             for n in range(events - len(changed)):
                 world.anna.comment(issues[n % len(issues)], f"remark {n}")
             with proxy.counting() as heard:
-                seen = watch.look()
-            assert len(seen) >= events
+                snapshots = watch.look()
+            assert len(snapshots) >= events
             pages = -(-events // 50)
             assert len(heard) <= 3 + 2 * len(changed) + pages, [str(h) for h in heard]
 

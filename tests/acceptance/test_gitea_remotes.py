@@ -32,9 +32,9 @@ class SshServer(Server):
     """A Gitea that speaks ssh as well."""
 
     def __init__(self) -> None:
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            self.ssh_port: int = found.getsockname()[1]
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.ssh_port: int = probe.getsockname()[1]
         super().__init__()
 
     def _write_settings(self) -> None:
@@ -146,12 +146,12 @@ def test_an_own_certificate_authority_is_trusted_by_the_client_and_by_git_and_by
     pull = work.open_pull("agent/login/s-1")
     assert forge.pull(pull.number).head == pull.head
     forge.close()
-    stranger = connect("gitea", tls.url, name, owner.token)
+    distrusting = connect("gitea", tls.url, name, owner.token)
     with pytest.raises(PreconditionFailed, match="certificate") as refused:
-        stranger.issues()
+        distrusting.issues()
     assert "ca_file" in refused.value.hint
-    work.mirror.remote = stranger.remote()
+    work.mirror.remote = distrusting.remote()
     with pytest.raises(GitError, match="certificate"):
         work.mirror.fetch_main()
-    stranger.close()
+    distrusting.close()
     tls.close()

@@ -189,9 +189,9 @@ def test_what_an_agent_reads_it_cannot_write_through_another_door(anyones_home: 
     assert b"Look for doors." in anyones_home.files()["asked.txt"]
     assert "wrote.txt" not in anyones_home.files()
     inside = ("/memfd:", "pipe:", "anon_inode:", "/workspace/", "/proc/", "/dev/")
-    found = anyones_home.files()["doors.txt"].decode().splitlines()
-    assert found
-    assert [door for door in found if not door.startswith(inside)] == []
+    targets = anyones_home.files()["doors.txt"].decode().splitlines()
+    assert targets
+    assert [target for target in targets if not target.startswith(inside)] == []
     prompts = anyones_home.run_files("prompt.txt", task="a")
     assert len(prompts) == 2
     for prompt in prompts:

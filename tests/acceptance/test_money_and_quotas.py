@@ -131,9 +131,9 @@ def test_a_used_up_quota_is_waited_for_and_is_no_failure(home: Home) -> None:
     def waits() -> bool:
         if home.attempts("implement") != 1:
             return False
-        (told,) = home.caloron("why").data["tasks"]
+        (task_row,) = home.caloron("why").data["tasks"]
         (paused,) = home.caloron("status").data["last_sprint"]["paused"] or [{"what": ""}]
-        return "waits: stub: quota until " in told["why"] and paused["what"] == "quota"
+        return "waits: stub: quota until " in task_row["why"] and paused["what"] == "quota"
 
     wait_for(waits, "a task that waits for its quota")
     answer = running.wait()
@@ -194,5 +194,5 @@ def test_work_that_cannot_be_saved_stays_in_its_workspace_until_it_can(home: Hom
     wait_for(lambda: home.events("work_salvaged"), "the salvage")
     resumed.interrupt()
     (saved,) = home.events("work_salvaged")
-    assert home.git("show", f"{saved['ref']}:half.txt", place="mirror.git") == b"half a day\n"
+    assert home.git("show", f"{saved['ref']}:half.txt", repository="mirror.git") == b"half a day\n"
     assert not kept.exists()

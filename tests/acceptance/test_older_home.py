@@ -258,11 +258,11 @@ def test_before_the_first_sprint_every_command_refers_to_the_imported_sprints(ol
     assert older.caloron("agents", "show", "nobody").code == 3
 
 
-@pytest.mark.parametrize("place", ["projects/{name}/workspace", "elsewhere"])
+@pytest.mark.parametrize("old_work_dir", ["projects/{name}/workspace", "elsewhere"])
 def test_a_home_that_was_moved_is_used_where_it_is_now(
-    older: Home, tmp_path: Path, place: str
+    older: Home, tmp_path: Path, old_work_dir: str
 ) -> None:
-    gone = tmp_path / "gone" / place.format(name="shop")
+    gone = tmp_path / "gone" / old_work_dir.format(name="shop")
     older.set("shop", framework="stub", poll_s=0.2, work_dir=str(gone))
     older.script(does("po", output=json.dumps([task("cart")])), writes("cart"))
     answer = older.sprint()

@@ -23,7 +23,7 @@ from caloron.ledger.ledger import Ledger
 from caloron.stages.ledger_access import TickContext
 from tests.support.home import Home, does, task, writes
 
-SAID = """done
+ANSWER = """done
 ---
 caloron_feedback:
   task_clarity: 3
@@ -40,7 +40,7 @@ Changes = dict[str, tuple[Any, Any]]
 def single(home: Home) -> Home:
     """A project with one finished sprint of one task."""
     home.set(verify="echo verified")
-    home.script(writes("a", output=SAID, report={"cost_usd": 0.5}))
+    home.script(writes("a", output=ANSWER, report={"cost_usd": 0.5}))
     assert home.sprint(task("a")).code == 0
     return home
 
@@ -84,18 +84,18 @@ def leaves(data: Any, path: str = "") -> dict[str, Any]:
     return {path.lstrip("."): data}
 
 
-def _name(entry: dict[str, Any], place: int) -> str:
+def _name(entry: dict[str, Any], position: int) -> str:
     known = ("metric", "agent", "task", "id")
-    return next((str(entry[name]) for name in known if entry.get(name)), str(place))
+    return next((str(entry[name]) for name in known if entry.get(name)), str(position))
 
 
 def everything(home: Home) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    leaves_by_path: dict[str, Any] = {}
     for command in (("report",), ("metrics",), ("show", "1")):
         answer = home.caloron(*command)
         assert answer.code == 0, answer
-        found |= leaves(answer.data, command[0])
-    return found | {f"prompt|{line}": True for line in planner_context(home).splitlines()}
+        leaves_by_path |= leaves(answer.data, command[0])
+    return leaves_by_path | {f"prompt|{line}": True for line in planner_context(home).splitlines()}
 
 
 def planner_context(home: Home) -> str:

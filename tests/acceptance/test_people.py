@@ -13,11 +13,11 @@ from tests.support.wait import wait_for
 def _open_pull(home: Home, name: str = "a") -> dict[str, Any]:
     """The task's pull request, once it is open."""
 
-    def look() -> list[dict[str, Any]]:
+    def open_pulls_of_task() -> list[dict[str, Any]]:
         return [pull for pull in home.pulls("open") if pull.get("task") == name]
 
-    found: list[dict[str, Any]] = wait_for(look, f"a pull request of {name}")
-    return found[0]
+    pulls: list[dict[str, Any]] = wait_for(open_pulls_of_task, f"a pull request of {name}")
+    return pulls[0]
 
 
 def _in_review(home: Home, *more: dict[str, Any]) -> tuple[Running, dict[str, Any]]:

@@ -20,7 +20,7 @@ _STAND_INS = {
     "git clone <this repository> caloron && cd caloron": "cd caloron",
 }
 #: Blocks that are held by another test, because they would run this one again.
-_HELD_ELSEWHERE = {"make test\n"}
+_TESTED_ELSEWHERE = {"make test\n"}
 _ANSWERS = {"[y/N": "y\n"}
 
 _PLAN = [{"id": "discount", "title": "Discount", "agent_prompt": "Write discount.py."}]
@@ -48,19 +48,19 @@ def model() -> Iterator[ModelServer]:
 
 @pytest.fixture
 def newcomer(tmp_path: Path, model: ModelServer) -> Newcomer:
-    found = Newcomer(tmp_path, claude())
-    found.environment |= {
+    user = Newcomer(tmp_path, claude())
+    user.environment |= {
         "ANTHROPIC_BASE_URL": model.url,
         "ANTHROPIC_API_KEY": "sk-ant-planted-key-4711",
         "CLAUDE_CODE_MAX_RETRIES": "1",
     }
-    return found
+    return user
 
 
 def types(newcomer: Newcomer, cwd: Path, *texts: str) -> Typed:
     script = "".join(texts)
-    for told, instead in _STAND_INS.items():
-        script = script.replace(told, instead)
+    for text, instead in _STAND_INS.items():
+        script = script.replace(text, instead)
     typed = newcomer.types(script, cwd, _ANSWERS)
     assert typed.code == 0, f"{script}\n----\n{typed.screen}"
     return typed
@@ -74,7 +74,7 @@ def first_line(block: Block) -> str:
 def test_a_block_of_the_readme_does_what_it_says(
     newcomer: Newcomer, model: ModelServer, block: Block
 ) -> None:
-    if block.text in _HELD_ELSEWHERE:
+    if block.text in _TESTED_ELSEWHERE:
         return
     # What somebody's shell says to the scripted agent is not for the demo.
     before = "export CALORON_STUB_FIXTURE=/nowhere\n" if "make demo" in block.text else ""

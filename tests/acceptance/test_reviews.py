@@ -125,8 +125,8 @@ def test_a_check_is_done_or_escalated_without_a_pull_request_and_runs_again_when
 ) -> None:
     """What a check or a reviewer writes into its workspace never reaches main."""
     sneaky = {"sneaky.txt": "x"}
-    look = does("check", "look", run="test -f a.txt", files=sneaky, output="All there.\nAPPROVED")
-    others = (writes("a"), does("review", files=sneaky, output="APPROVED"), look)
+    check = does("check", "look", run="test -f a.txt", files=sneaky, output="All there.\nAPPROVED")
+    others = (writes("a"), does("review", files=sneaky, output="APPROVED"), check)
     home.script(*others, does("check", "finds", output="CHANGES_NEEDED: no tests at all"))
     checks = (task("look", "a", kind="check"), task("finds", kind="check"))
     answer = home.sprint(task("a"), *checks, task("next", "finds", kind="check"))

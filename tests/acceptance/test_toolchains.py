@@ -43,8 +43,10 @@ def test_python_works_at_its_place_in_the_second_workspace(bench: SetupBench) ->
     for name, ran in (("1", True), ("2", False)):
         workspace = bench.workspace(name, files)
         assert bench.install(workspace, commands, lock_hash(commands, files)) is ran
-        said = bench.inside(workspace, commands, "python3 -c 'import app, greet; print(greet.HI)'")
-        assert said == "hello from greet"
+        greeting = bench.inside(
+            workspace, commands, "python3 -c 'import app, greet; print(greet.HI)'"
+        )
+        assert greeting == "hello from greet"
         prefix = bench.inside(workspace, commands, "python3 -c 'import sys; print(sys.prefix)'")
         assert prefix == "/workspace/.venv"
         assert bench.inside(workspace, commands, ".venv/bin/pip --version").startswith("pip ")
@@ -109,7 +111,7 @@ _PROJECTS = {
 
 
 @pytest.mark.parametrize(
-    ("tool", "said"),
+    ("tool", "greeting"),
     [
         pytest.param("npm", "hello from greet", marks=needs("npm")),
         pytest.param("cargo", "1 passed", marks=needs("cargo")),
@@ -117,14 +119,14 @@ _PROJECTS = {
     ],
 )
 def test_a_project_is_verified_in_the_second_workspace_without_another_setup(
-    bench: SetupBench, tool: str, said: str
+    bench: SetupBench, tool: str, greeting: str
 ) -> None:
     files = _PROJECTS[tool]
     commands = found(files)
     for name, ran in (("1", True), ("2", False)):
         workspace = bench.workspace(name, files)
         assert bench.install(workspace, commands, lock_hash(commands, files)) is ran
-        assert said in bench.inside(workspace, commands, commands.verify)
+        assert greeting in bench.inside(workspace, commands, commands.verify)
 
 
 #: How each tool is asked for a package of a registry that only the proxy of this machine knows;
@@ -163,8 +165,8 @@ def test_a_package_manager_reaches_its_registry_through_the_proxy(
     SANDBOX.give_ownership(workspace)
 
     def inside(line: str) -> int:
-        given = SandboxSpec(workspace=workspace, network="public")
-        return run(SANDBOX.confine(("sh", "-c", line), given), timeout_s=120).returncode
+        spec = SandboxSpec(workspace=workspace, network="public")
+        return run(SANDBOX.confine(("sh", "-c", line), spec), timeout_s=120).returncode
 
     program = shutil.which("python3" if tool == "pip" else tool)
     # A program of the system has to run; one in the user's own folders may not be visible inside.

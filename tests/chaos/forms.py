@@ -219,10 +219,10 @@ def _json(file: Path) -> Any:
 
 def _comments(rows: list[Any], names: dict[int, str]) -> list[tuple[str, str]]:
     """What stands where; of feedback which number its work has is a matter of chance."""
-    told = [(names[row["issue"]], _purpose(row["marker_key"])) for row in rows]
-    feedback = {(name, re.sub(r"/\d+-(\w+)-\d+$", r"/\1", key)) for name, key in told
+    named_keys = [(names[row["issue"]], _purpose(row["marker_key"])) for row in rows]
+    feedback = {(name, re.sub(r"/\d+-(\w+)-\d+$", r"/\1", key)) for name, key in named_keys
                 if "/feedback/" in key}  # fmt: skip
-    return [(name, key) for name, key in told if "/feedback/" not in key] + sorted(feedback)
+    return [(name, key) for name, key in named_keys if "/feedback/" not in key] + sorted(feedback)
 
 
 def _purpose(key: str) -> str:
@@ -235,16 +235,16 @@ def _round(key: str) -> str:
 
 
 def _closes(body: str, names: dict[int, str]) -> str:
-    found = re.search(r"Closes #(\d+)", body)
-    return names.get(int(found[1]), "?") if found else ""
+    match = re.search(r"Closes #(\d+)", body)
+    return names.get(int(match[1]), "?") if match else ""
 
 
 def _merges(repository: Path, names: dict[int, str]) -> list[str]:
     """The subjects on the line of main, with the pull requests by their purpose."""
     subjects = git(repository, "log", "--first-parent", "--format=%s", "main").splitlines()
 
-    def named(found: re.Match[str]) -> str:
-        return names.get(int(found[1]), found[0])
+    def named(match: re.Match[str]) -> str:
+        return names.get(int(match[1]), match[0])
 
     return [re.sub(r"#(\d+)", named, subject) for subject in subjects]
 
@@ -287,6 +287,6 @@ def left_behind(world: World) -> list[str]:
     """Workspaces, and homes with what agents were given, that a finished sprint did not remove."""
     project = world.project()
     runs, pool = project / "runs", project / "pool"
-    found = [*runs.rglob("workspace"), *runs.rglob(".workspace.*"), *runs.rglob("home")]
-    found += pool.iterdir() if pool.exists() else []
-    return [str(path.relative_to(project)) for path in found if "/.git/" not in str(path)]
+    paths = [*runs.rglob("workspace"), *runs.rglob(".workspace.*"), *runs.rglob("home")]
+    paths += pool.iterdir() if pool.exists() else []
+    return [str(path.relative_to(project)) for path in paths if "/.git/" not in str(path)]

@@ -65,15 +65,15 @@ def representatives(recorded: Iterable[tuple[Point, str]]) -> list[Point]:
 
 
 def run_cells(
-    template: World, place: Path, points: Iterable[Point], all_points: list[Point]
+    template: World, folder: Path, points: Iterable[Point], all_points: list[Point]
 ) -> list[Cell]:
     """Run the matrix, a few cells at a time."""
-    expected = undisturbed(template, place / "undisturbed")
+    expected = undisturbed(template, folder / "undisturbed")
     cells = [Cell(point, _second(point, all_points)) for point in points]
 
-    def one(numbered: tuple[int, Cell]) -> Cell:
+    def run_cell(numbered: tuple[int, Cell]) -> Cell:
         number, cell = numbered
-        world = template.copy_to(place / f"cell-{number}")
+        world = template.copy_to(folder / f"cell-{number}")
         world.set(pool=2 if number % _WITH_POOL == 0 else 0)
         began = time.monotonic()
         try:
@@ -88,11 +88,11 @@ def run_cells(
         return cell
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(one, enumerate(cells)))
+        return list(pool.map(run_cell, enumerate(cells)))
 
 
-def undisturbed(template: World, place: Path) -> dict[str, Any]:
-    world = template.copy_to(place)
+def undisturbed(template: World, folder: Path) -> dict[str, Any]:
+    world = template.copy_to(folder)
     assert world.run("sprint", "goal", "--yes") == 0, world.log()
     assert problems_of(world) == []
     return final_form(world)
@@ -131,11 +131,11 @@ def _run(world: World, cell: Cell, expected: dict[str, Any]) -> None:
     if code != 0:
         cell.problems.append(f"exit code {code}\n{world.log()}")
     cell.problems += problems_of(world)
-    found = final_form(world)
+    actual = final_form(world)
     cell.problems += [
-        f"{name}: {found[name]!r} instead of {expected[name]!r}"
+        f"{name}: {actual[name]!r} instead of {expected[name]!r}"
         for name in expected
-        if found[name] != expected[name]
+        if actual[name] != expected[name]
     ]
 
 
@@ -169,7 +169,7 @@ def cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def told(cells: list[Cell], recorded: int, classes: int) -> str:
+def summary(cells: list[Cell], recorded: int, classes: int) -> str:
     """The matrix in numbers."""
     killed = sum(cell.killed for cell in cells)
     again = sum(cell.killed_again for cell in cells)

@@ -33,8 +33,8 @@ def _push_theirs(forge: Path) -> None:
     subjects = _git(forge, "log", "--format=%s", "main").splitlines()
     if THEIRS in subjects:
         return
-    with tempfile.TemporaryDirectory(dir=forge.parent, prefix="clone-") as place:
-        clone = Path(place, "c")
+    with tempfile.TemporaryDirectory(dir=forge.parent, prefix="clone-") as folder:
+        clone = Path(folder, "c")
         _git(forge, "clone", "--quiet", "--branch", "main", str(forge), str(clone))
         file = clone / THEIRS
         file.parent.mkdir(exist_ok=True)

@@ -108,11 +108,11 @@ class FaultProxy:
     def counting(self) -> Iterator[list[Heard]]:
         """What comes by in a block; the list is filled when the block ends."""
         before = len(self.heard)
-        found: list[Heard] = []
+        requests: list[Heard] = []
         try:
-            yield found
+            yield requests
         finally:
-            found += self.heard[before:]
+            requests += self.heard[before:]
 
     def _next_fault(self, method: str, path: str) -> Fault | None:
         with self._lock:
@@ -189,12 +189,12 @@ class _Handler(BaseHTTPRequestHandler):
             raise ConnectionError(str(error)) from error
         finally:
             connection.close()
-        told = {k: v for k, v in answer.getheaders() if k.lower() not in _HOP}
+        reply_headers = {k: v for k, v in answer.getheaders() if k.lower() not in _HOP}
         if "git" in answer.headers.get("Content-Type", ""):
-            return answer.status, told, content
+            return answer.status, reply_headers, content
         here, there = self.proxy.url, self.proxy.upstream
-        told = {k: v.replace(there, here) for k, v in told.items()}
-        return answer.status, told, content.replace(there.encode(), here.encode())
+        reply_headers = {k: v.replace(there, here) for k, v in reply_headers.items()}
+        return answer.status, reply_headers, content.replace(there.encode(), here.encode())
 
     def _answer(
         self, status: int, headers: dict[str, str], content: bytes, *, half: bool = False

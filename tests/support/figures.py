@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-def tell(what: str, figures: Mapping[str, object]) -> None:
+def record_figures(what: str, figures: Mapping[str, object]) -> None:
     """One line of the pilot's table."""
     line = f"| {what} | " + ", ".join(f"{name} {value}" for name, value in figures.items()) + " |"
     print(line)

@@ -102,8 +102,8 @@ class Description:
         return ""
 
     def operation(self, method: str, template: str) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = self.all["paths"].get(template, {}).get(method.lower())
-        return found
+        operation: dict[str, Any] | None = self.all["paths"].get(template, {}).get(method.lower())
+        return operation
 
     def has(self, asked: Asked, status: int) -> bool:
         """Whether an operation is said to answer with a status."""
@@ -112,10 +112,10 @@ class Description:
 
     def resolved(self, value: dict[str, Any]) -> dict[str, Any]:
         while "$ref" in value:
-            found: Any = self.all
+            target: Any = self.all
             for part in value["$ref"].removeprefix("#/").split("/"):
-                found = found[part.replace("~1", "/").replace("~0", "~")]
-            value = found
+                target = target[part.replace("~1", "/").replace("~0", "~")]
+            value = target
         return value
 
     def problems_of_request(self, asked: Asked) -> list[str]:
@@ -126,8 +126,8 @@ class Description:
         operation = self.operation(asked.method, asked.template)
         if operation is None:
             return [f"{name}: {asked.template} has no {asked.method}"]
-        found = [f"{name}: {p}" for p in self._query_problems(asked, operation)]
-        return found + [f"{name}: {p}" for p in self._body_problems(asked, operation)]
+        problems = [f"{name}: {p}" for p in self._query_problems(asked, operation)]
+        return problems + [f"{name}: {p}" for p in self._body_problems(asked, operation)]
 
     def _query_problems(self, asked: Asked, operation: dict[str, Any]) -> list[str]:
         known = {
@@ -135,29 +135,31 @@ class Description:
             for p in map(self.resolved, operation.get("parameters", []))
             if p["in"] == "query"
         }
-        found = [f"?{name} is missing" for name, p in known.items() if _left_out(p, asked.query)]
+        problems = [f"?{name} is missing" for name, p in known.items() if _left_out(p, asked.query)]
         for name, value in asked.query.items():
             if name not in known:
-                found.append(f"?{name} is no parameter of it")
+                problems.append(f"?{name} is no parameter of it")
                 continue
             schema = known[name]["schema"]
-            found += [f"?{name}={value}: {p}" for p in self._wrong(_typed(value, schema), schema)]
-        return found
+            problems += [
+                f"?{name}={value}: {p}" for p in self._wrong(_typed(value, schema), schema)
+            ]
+        return problems
 
     def _body_problems(self, asked: Asked, operation: dict[str, Any]) -> list[str]:
-        given = operation.get("requestBody")
-        if given is None:
+        declared = operation.get("requestBody")
+        if declared is None:
             return ["it takes no body"] if asked.body is not None else []
-        body = self.resolved(given)
+        body = self.resolved(declared)
         if asked.body is None:
             return ["its body is missing"] if body.get("required") else []
         schema = self.resolved(body["content"]["application/json"]["schema"])
-        found = self._wrong(asked.body, schema)
+        problems = self._wrong(asked.body, schema)
         # GitHub drops a field that it does not know without a word: for us that is a mistake.
         if "properties" in schema and isinstance(asked.body, dict):
             more = asked.body.keys() - schema["properties"].keys()
-            found += [f"its body has {name!r}, which is no field of it" for name in sorted(more)]
-        return found
+            problems += [f"its body has {name!r}, which is no field of it" for name in sorted(more)]
+        return problems
 
     def answer(self, method: str, template: str, reply: _Reply) -> tuple[int, Any]:
         """A status and an example of it, changed where a test says so; JSON, or None."""
@@ -203,13 +205,13 @@ class Description:
         for error in self._errors(value, schema):
             if error.validator != "required":
                 continue
-            place = value
+            target = value
             for part in error.absolute_path:
-                place = place[part]
+                target = target[part]
             required: Any = error.validator_value
             broken: Any = error.schema
-            for name in set(required) - place.keys():
-                place[name] = self._sample(broken["properties"][name])
+            for name in set(required) - target.keys():
+                target[name] = self._sample(broken["properties"][name])
         return value
 
     def _sample(self, schema: dict[str, Any]) -> Any:
@@ -320,8 +322,8 @@ def description() -> Description:
         return Description(Path(named))
     done = subprocess.run((str(_FETCH),), capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines()
-        raise DescriptionMissing(said[-1] if said else f"{_FETCH} ended with {done.returncode}")
+        errors = done.stderr.strip().splitlines()
+        raise DescriptionMissing(errors[-1] if errors else f"{_FETCH} ended with {done.returncode}")
     return Description(Path(done.stdout.strip()))
 
 

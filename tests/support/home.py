@@ -47,13 +47,13 @@ class Answer:
 
     @property
     def data(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.json["data"]
-        return found
+        data: dict[str, Any] = self.json["data"]
+        return data
 
     @property
     def error(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.json["error"]
-        return found
+        error: dict[str, Any] = self.json["error"]
+        return error
 
     @property
     def tasks(self) -> dict[str, dict[str, Any]]:
@@ -206,6 +206,12 @@ class Home:
         )
         return Answer(done.returncode, done.stdout, done.stderr)
 
+    def data(self, *command: str) -> dict[str, Any]:
+        """Run one command that must succeed; the data of its answer."""
+        answer = self.caloron(*command)
+        assert answer.code == 0, answer
+        return answer.data
+
     def sprint(self, *tasks: dict[str, Any], options: tuple[str, ...] = ()) -> Answer:
         """Run a whole sprint of these tasks; without any, the planner is asked."""
         return self.caloron(*self._sprint(tasks, options))
@@ -251,32 +257,32 @@ class Home:
             if name and name != b"README.md"
         }
 
-    def git(self, *arguments: str, place: str = "forge.git") -> bytes:
-        argv = ("git", f"--git-dir={self.project() / place}", *arguments)
+    def git(self, *arguments: str, repository: str = "forge.git") -> bytes:
+        argv = ("git", f"--git-dir={self.project() / repository}", *arguments)
         return subprocess.run(argv, check=True, capture_output=True, env=self.environment).stdout
 
     def issues(self, state: str = "all") -> list[dict[str, Any]]:
-        found = self.caloron("issue", "list", "--state", state)
-        return list(found.data["issues"])
+        answer = self.caloron("issue", "list", "--state", state)
+        return list(answer.data["issues"])
 
     def pulls(self, state: str = "all") -> list[dict[str, Any]]:
-        found = self.caloron("pr", "list", "--state", state)
-        return list(found.data["pull_requests"])
+        answer = self.caloron("pr", "list", "--state", state)
+        return list(answer.data["pull_requests"])
 
     def comments(self, number: int) -> list[str]:
-        found = self.caloron("issue", "show", str(number))
-        return [comment["body"] for comment in found.data["comments"]]
+        answer = self.caloron("issue", "show", str(number))
+        return [comment["body"] for comment in answer.data["comments"]]
 
     def reviews(self, number: int) -> list[tuple[str, str]]:
-        found = self.caloron("pr", "show", str(number))
-        return [(r["verdict"], r["body"].partition("\n")[0]) for r in found.data["reviews"]]
+        answer = self.caloron("pr", "show", str(number))
+        return [(r["verdict"], r["body"].partition("\n")[0]) for r in answer.data["reviews"]]
 
     def escalations(self) -> list[dict[str, Any]]:
         return [i for i in self.issues() if "caloron:escalated" in i["labels"]]
 
     def state_file(self, sprint: str = "demo-1") -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.path / "kv" / f"{sprint}.json").read_bytes())
-        return found
+        content: dict[str, Any] = json.loads((self.path / "kv" / f"{sprint}.json").read_bytes())
+        return content
 
     def wait_for_status(self, task: str, status: str, sprint: str = "demo-1") -> None:
         """Wait until the sprint's file shows the task in this status."""
@@ -314,8 +320,8 @@ class Home:
         self, name: str, role: str = "*", task: str = "*", sprint: str = "*"
     ) -> list[Path]:
         """Return the files of this name in the folders of attempts, the oldest file first."""
-        found = paths(self.project() / "runs", f"{sprint}/{task}/*-{role}/*/{name}")
-        return sorted((f for f in found if f.exists()), key=lambda f: f.stat().st_mtime_ns)
+        files = paths(self.project() / "runs", f"{sprint}/{task}/*-{role}/*/{name}")
+        return sorted((f for f in files if f.exists()), key=lambda f: f.stat().st_mtime_ns)
 
     def prompts(self, role: str = "*", task: str = "*", sprint: str = "*") -> list[str]:
         """Return the prompts of agents, the oldest first."""
@@ -323,7 +329,7 @@ class Home:
 
     def printed(self, beginning: str) -> list[str]:
         """The rests of the lines that begin like this in what agents printed, oldest log first."""
-        found: list[tuple[int, list[str]]] = []
+        lines_by_time: list[tuple[int, list[str]]] = []
         for log in paths(self.path, "projects/*/runs/*/*/*/*/output.log*"):
             try:
                 text, at = log.read_text("utf-8", "replace"), log.stat().st_mtime_ns
@@ -332,8 +338,8 @@ class Home:
                 continue
             lines = text.split("\n")[:-1]
             rests = [line.removeprefix(beginning) for line in lines if line.startswith(beginning)]
-            found.append((at, rests))
-        return [rest for _, rests in sorted(found) for rest in rests]
+            lines_by_time.append((at, rests))
+        return [rest for _, rests in sorted(lines_by_time) for rest in rests]
 
     def living(self) -> dict[int, str]:
         """Return the command lines of the living processes started in or for this home."""

@@ -60,8 +60,12 @@ def unauthorized() -> Fault:
 
 
 def too_many(retry_after: int, **headers: str) -> Fault:
-    told = {"retry-after": str(retry_after)} | {k.replace("_", "-"): v for k, v in headers.items()}
-    return Fault(429, "rate_limit_error", "This request would exceed your rate limit.", told)
+    reply_headers = {"retry-after": str(retry_after)} | {
+        k.replace("_", "-"): v for k, v in headers.items()
+    }
+    return Fault(
+        429, "rate_limit_error", "This request would exceed your rate limit.", reply_headers
+    )
 
 
 def overflow() -> Fault:
@@ -100,17 +104,17 @@ class Asked:
     @property
     def text(self) -> str:
         """Everything in it that the model reads."""
-        return "\n".join((_texts(self.body.get("system", "")), *map(_told, self.messages)))
+        return "\n".join((_texts(self.body.get("system", "")), *map(_content, self.messages)))
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.body.get("messages", [])
-        return found
+        messages: list[dict[str, Any]] = self.body.get("messages", [])
+        return messages
 
     @property
     def prompt(self) -> str:
         """What a person, or Caloron, asked last."""
-        return _told(self.messages[self._asked_at()])
+        return _content(self.messages[self._asked_at()])
 
     @property
     def turn(self) -> int:
@@ -127,7 +131,7 @@ def _result(message: dict[str, Any]) -> bool:
     return isinstance(content, list) and any(b.get("type") == "tool_result" for b in content)
 
 
-def _told(message: dict[str, Any]) -> str:
+def _content(message: dict[str, Any]) -> str:
     return _texts(message["content"])
 
 

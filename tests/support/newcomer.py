@@ -57,8 +57,8 @@ class Typed(NamedTuple):
 class Newcomer:
     """A home of one's own with a clone of this working tree, and a project in `~/src/shop`."""
 
-    def __init__(self, place: Path, claude: Path) -> None:
-        self.home = place / "home"
+    def __init__(self, folder: Path, claude: Path) -> None:
+        self.home = folder / "home"
         self.checkout = self.home / "caloron"
         self.shop = self.home / "src" / "shop"
         programs = self.home / ".local" / "bin"
@@ -140,4 +140,4 @@ def _read(handle: int, give_up: float) -> str:
 def _path_of_the_system() -> str:
     """PATH without the environment that the tests run in: a page must say how to get at it."""
     own = Path(sys.prefix, "bin")
-    return ":".join(place for place in os.environ["PATH"].split(":") if Path(place) != own)
+    return ":".join(folder for folder in os.environ["PATH"].split(":") if Path(folder) != own)

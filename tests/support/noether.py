@@ -35,9 +35,9 @@ def catalogue() -> Catalogue:
 
 def permissions(flags: list[str]) -> Permissions:
     """What the flags of a vector allow."""
-    given = dict(zip(flags[::2], flags[1::2], strict=True))
-    budget = given.get("--budget-cents")
+    options = dict(zip(flags[::2], flags[1::2], strict=True))
+    budget = options.get("--budget-cents")
     return Permissions(
-        effects=given.get("--allow-effects", ()),
+        effects=options.get("--allow-effects", ()),
         budget_cents=None if budget is None else int(budget),
     )
