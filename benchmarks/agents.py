@@ -151,7 +151,7 @@ def _claims(folder_path: Path) -> Measure:
 
 
 def _calls(folder_path: Path) -> list[Measure]:
-    # As an installation has it: a checkout may hold sources that were never compiled.
+    # As in an installation: a checkout may contain sources that were never compiled.
     compileall.compile_dir(SOURCE, quiet=1)
     environment = os.environ | {"MF_INSTANCE_DIR": str(folder_path / "called")}
     with AgentInstance(folder_path / "called") as home:

@@ -63,14 +63,14 @@ def make_plan(chance: random.Random) -> tuple[dict[str, list[str]], dict[str, fl
 
 
 def sprint_seconds(events: list[Event]) -> float:
-    """From the record of the goal to the end of the sprint."""
+    """Return the time from the record of the goal to the end of the sprint."""
     began = next(e.ts for e in events if e.type == "sprint_created")
     ended = next(e.ts for e in events if e.type == "sprint_phase" and e.payload["phase"] == "ended")
     return (ended - began) / 1000
 
 
 def durations(events: list[Event], needs: dict[str, list[str]]) -> dict[str, Lasts]:
-    """How long the agents and verifications of each task ran, as the ledger has it."""
+    """Return the time of the agents and verifications of each task, from the ledger."""
     started: dict[str, int] = {}
     ran: dict[tuple[str, str], list[float]] = {}
     for event in events:

@@ -1,4 +1,4 @@
-"""From the record of a merge to the claim of the task that waited for it, in a real sprint."""
+"""The time from the record of a merge to the claim of the task that waited for it."""
 
 from __future__ import annotations
 

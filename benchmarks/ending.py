@@ -1,4 +1,4 @@
-"""What the end of a sprint writes down when 10,000 sprints came before it, and when 10 did."""
+"""The cost of the end of a sprint after 10,000 earlier sprints, and after 10."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sprint on a real Gitea costs in requests and in waiting."""
+"""The cost of a sprint on a real Gitea in requests and in waiting."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TOKEN, _SECRET = "BENCH_FORGE_TOKEN", "BENCH_WEBHOOK_SECRET"
 _CHAIN = 5
 _ISSUES = 100
 _POLL_S = 1.0
-#: A sprint looks with these; everything else it asks for because of a task.
+#: The requests of a poll; all other requests belong to a task.
 _POLLS = ("/issues", "/issues/comments", "/git/refs/heads")
 
 
@@ -40,7 +40,7 @@ def run() -> list[Measure]:
 
 
 def _polls(server: Server) -> list[Measure]:
-    """Requests of one look, with nothing new, 10 and 100 events; and its time beside theirs."""
+    """Requests of a poll with nothing new, 10 and 100 events; and its time beside theirs."""
     repository = server.repository(server.person("robot"))
     ada = repository.seen_by(server.person("ada"))
     repository.collaborator(ada.who)
@@ -63,11 +63,11 @@ def _polls(server: Server) -> list[Measure]:
         forge.close()
         proxy.close()
     return [
-        Measure("requests of an idle look, 100 tasks", idle, "", 3),
-        Measure("requests of a look with 10 events", counts[10], "", None),
-        Measure("requests of a look with 100 events", counts[100], "", None),
+        Measure("requests of an idle poll, 100 tasks", idle, "", 3),
+        Measure("requests of a poll with 10 events", counts[10], "", None),
+        Measure("requests of a poll with 100 events", counts[100], "", None),
         Measure(
-            "a look on Gitea beside the requests it makes",
+            "a poll of Gitea beside the requests it makes",
             share,
             "x",
             1.3,
@@ -77,7 +77,7 @@ def _polls(server: Server) -> list[Measure]:
 
 
 def _until_idle(forge: RemoteForge, proxy: FaultProxy, cursor: str) -> tuple[str, int]:
-    """What changed a moment ago is looked at again, because the forge's clock has seconds only."""
+    """Wait, as recent changes are read again: the forge's clock has one-second resolution."""
     for _ in range(40):
         with proxy.counting() as heard:
             cursor = forge.poll(cursor).cursor
@@ -88,7 +88,7 @@ def _until_idle(forge: RemoteForge, proxy: FaultProxy, cursor: str) -> tuple[str
 
 
 def _share_of_requests(forge: RemoteForge, cursor: str) -> tuple[float, float]:
-    """How long a look takes for each second that its own requests take."""
+    """Return the time of a poll for each second that its own requests take."""
     spent: list[float] = []
     client = forge.http._client
     exchange = client.exchange
@@ -113,7 +113,7 @@ def _share_of_requests(forge: RemoteForge, cursor: str) -> tuple[float, float]:
 
 
 def _tasks(server: Server) -> list[Measure]:
-    """Requests of a whole sprint for each task that it finished, without its looking."""
+    """Requests of a whole sprint for each finished task, without its polls."""
     repository = server.repository(server.person("robot"))
     proxy = FaultProxy(server.url)
     names = [f"t{n}" for n in range(4)]
@@ -141,12 +141,12 @@ def _is_poll(request: Heard) -> bool:
 
 
 def _hand_overs(server: Server) -> list[Measure]:
-    """From a person's merge on the forge to the start of the task that waited for it."""
+    """The time from a person's merge on the forge to the start of the task that waited for it."""
     polled = _waits(server, webhook=False)
     pushed = _waits(server, webhook=True)
     note = f"median of {len(polled)} merges by a person, in a chain"
     return [
-        Measure("merge → dependent, looking every second", median(polled), "ms", 2000, note=note),
+        Measure("merge → dependent, polling every second", median(polled), "ms", 2000, note=note),
         Measure("merge → dependent, by webhook", median(pushed), "ms", 300, note=note),
     ]
 
@@ -155,7 +155,7 @@ def _waits(server: Server, *, webhook: bool) -> list[float]:
     repository = server.repository(server.person("robot"))
     names = [f"t{n}" for n in range(_CHAIN)]
     tasks = {name: names[max(n - 1, 0) : n] for n, name in enumerate(names)}
-    # By webhook alone: a look that comes by itself would come far too late.
+    # By webhook alone: the next regular poll would come far too late.
     settings = {"poll_s": 60.0 if webhook else _POLL_S}
     with _project(repository, server.url, **settings) as bench_home:
         if webhook:
@@ -188,7 +188,7 @@ def _merge_and_wait(
         return [p["number"] for p in repository.pulls("open") if p["head"]["ref"] == branch]
 
     wait_for(lambda: bool(open_pulls()), process)
-    # Whoever merges looks at it first; the engine has seen it by then.
+    # A person reads a pull request before the merge; by then the engine has polled it.
     time.sleep(1.5 * _POLL_S)
     (number,) = open_pulls()
     repository.merge(number)

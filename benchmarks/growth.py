@@ -1,4 +1,4 @@
-"""What one event costs when the ledger holds a thousand of them, and when it holds a million."""
+"""The cost of one event in a ledger of a thousand events, and of a million."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Grown:
         self._items = 0
 
     def turn(self) -> float:
-        """Seconds per event: each item is queued, claimed, looked at, noted and closed."""
+        """Seconds per event: each item is queued, claimed, read, noted and closed."""
         began = time.perf_counter()
         self._fill()
         self._drain()

@@ -1,4 +1,4 @@
-"""What the engine does while an agent thinks and nothing else happens: as good as nothing."""
+"""The load of an engine whose agent thinks while nothing else happens: as good as none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the live view costs while agents think: `sprint` on a terminal, and without one."""
+"""The cost of the live view while agents think: `sprint` on a terminal, and without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it takes to look back: `history` and `metrics` over ten sprints and over ten thousand."""
+"""The time of `history` and `metrics` over ten sprints and over ten thousand."""
 
 from __future__ import annotations
 

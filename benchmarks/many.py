@@ -22,7 +22,7 @@ _WORK = (
 
 
 class _Leases:
-    """When each lease was renewed, as somebody saw who looked often."""
+    """Records when each lease was renewed, by frequent polls of the ledger."""
 
     def __init__(self) -> None:
         self._expiry: dict[tuple[str, int], int] = {}

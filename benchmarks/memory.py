@@ -1,4 +1,4 @@
-"""How much memory the engine and its shims take while eight agents are at work."""
+"""The memory of the engine and its shims while eight agents are at work."""
 
 from __future__ import annotations
 

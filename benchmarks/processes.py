@@ -1,4 +1,4 @@
-"""What the kernel knows about a process: its memory, its time on a processor, its children."""
+"""Data of the kernel about a process: its memory, its processor time, its children."""
 
 from __future__ import annotations
 

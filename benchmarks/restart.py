@@ -1,4 +1,4 @@
-"""From the start of `caloron resume` to the first claim, with a short and a very long history."""
+"""The time from `caloron resume` to the first claim, with a short and a very long history."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _resume(bench_home: Home) -> float:
 
 
 def _claimed(bench_home: Home, after: int) -> int | None:
-    """When work was first claimed after an event, in milliseconds."""
+    """Return the time of the first claim after an event, in milliseconds."""
     if not bench_home.has_ledger():
         return None
     sql = "SELECT ts FROM events WHERE id > ? AND +type = 'work_item_claimed' ORDER BY id LIMIT 1"

@@ -1,4 +1,4 @@
-"""What a sandbox adds to the start of an agent, beside the barest one that bubblewrap makes."""
+"""The time that a sandbox adds to the start of an agent, beside a bare bubblewrap sandbox."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Home:
         return [Event(r[0], r[1], r[2], r[3] or "", json.loads(r[4])) for r in rows]
 
     def has_ledger(self) -> bool:
-        """Whether the ledger is there, with its tables."""
+        """True if the ledger is there, with its tables."""
         if not self.ledger.exists():
             return False
         with self.reading() as connection:
@@ -149,7 +149,7 @@ def home(*, verify: str = "") -> Iterator[Home]:
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    """Look again and again, as long as the process lives."""
+    """Check a condition again and again, as long as the process lives."""
     give_up = time.monotonic() + _PATIENCE_S
     while not condition():
         if process.poll() is not None or time.monotonic() > give_up:
@@ -179,5 +179,5 @@ def approves(seconds: float = 0) -> dict[str, Any]:
 
 
 def started(bench_home: Home) -> int:
-    """How many agents were started so far: each is a call that may cost money."""
+    """Count the agents started so far: each is a call that may cost money."""
     return sum(event.type == "attempt_started" for event in bench_home.events())

@@ -1,4 +1,4 @@
-"""From the claim of a task to the first instruction of its agent, in a project of 10,000 files."""
+"""The time from the claim of a task to its agent's first instruction, with 10,000 files."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _COMMANDS = ("status", "history", "why")
 
 def run() -> list[Measure]:
     rival = rival_program()
-    # As an installation has it: a checkout may hold sources that were never compiled.
+    # As in an installation: a checkout may contain sources that were never compiled.
     compileall.compile_dir(SOURCE, quiet=1)
     names = [f"t{n}" for n in range(_TASKS)]
     with home() as bench_home:

@@ -21,7 +21,7 @@ TRAP = "@TRAP@"
 
 
 class Habit(NamedTuple):
-    """What an agent does after it has written the file that is named after its task."""
+    """A harmful act that an agent does after it has written the file named after its task."""
 
     line: str
     #: Words in the reason of the escalation; empty: what it did is harmless, and it is merged.
@@ -31,7 +31,7 @@ class Habit(NamedTuple):
 
 
 def _python(code: str) -> str:
-    """A shell line; its processes can be told by their command line."""
+    """Return a shell line whose processes are recognisable by their command line."""
     return f'python3 -S -E -c "{code}" {TRAP}'
 
 
@@ -290,7 +290,7 @@ HABITS = {name: habit for group in GROUPS.values() for name, habit in group.item
 
 
 def acts(name: str, habit: Habit, trap: str) -> dict[str, Any]:
-    """The response of an agent with a habit; its shell can be told by its command line."""
+    """Return the response of an agent with a habit; its command line marks its shell."""
     line = f": {TRAP}; {habit.line}".replace(TRAP, trap)
     return does("implement", name, files={f"{name}.txt": f"{name}\n"}, run=line)
 

@@ -21,7 +21,7 @@ def from_repository(home: Home, files: dict[str, str], *, more: str = "true") ->
 
 
 def path_without(home: Home, *programs: str) -> str:
-    """A PATH on which everything is found as usual, but for these programs."""
+    """Return a PATH with every usual program except these."""
     folder = home.root / "bin"
     folder.mkdir()
     for path_entry in home.environment["PATH"].split(":"):

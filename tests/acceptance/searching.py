@@ -1,4 +1,4 @@
-"""Looks for a secret in everything that a home has written down, in any of its usual clothes."""
+"""Search everything that a home has written for a secret, in plain text and usual encodings."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _STEERING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Terminal:
-    """One command in a pseudo-terminal of this size."""
+    """A command in a pseudo-terminal of this size."""
 
     def __init__(
         self, home: Home, *arguments: str, cwd: Path | None = None, columns: int = 120, **env: str
@@ -72,7 +72,7 @@ class Terminal:
         select.select([self._handle], [], [], 60)
         try:
             data = os.read(self._handle, 1 << 16)
-        except OSError:  # a terminal that nobody holds any more
+        except OSError:  # a terminal that no process has open any more
             return False
         self.raw += data
         self._shown = _STEERING.sub("", self.raw.decode("utf-8", "replace")).replace("\r", "")

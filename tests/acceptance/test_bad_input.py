@@ -1,4 +1,4 @@
-"""What a user gets wrong is refused with its name and a way out, before anything happens."""
+"""Invalid input is refused before anything happens; the error names it and says what to do."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_a_rejected_change_has_one_section_in_the_description_of_its_pull_reques
     assert "### Cycle 2 of a\n\n**a** is **Done**." in body
     rows = [line for line in body.splitlines() if line.startswith(("| 1 |", "| 3 |", "| 4 |"))]
     assert [row.split(" | ")[1] for row in rows] == ["implement", "review", "fix"]
-    # What a reviewer says closes nothing when this is merged.
+    # The words of a reviewer close no issue when this is merged.
     assert pull["closes"] == [1]
     (comment,) = progress_of(home, 1)
     assert "| cycle | 2 |" in comment
@@ -124,7 +124,7 @@ def test_on_gitea_what_a_person_writes_around_the_section_stays_and_what_she_rem
 
 
 def wake(home: Home, *steps: str, **end: str) -> None:
-    """One whole cycle of an agent that works in no sprint."""
+    """Run a whole cycle of an agent that works in no sprint."""
     assert home.caloron("cycle", "begin", "allegro", "--work", "issue 1").code == 0
     for step in steps:
         assert home.caloron("cycle", "act", "allegro", step).code == 0

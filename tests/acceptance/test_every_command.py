@@ -1,4 +1,4 @@
-"""Every argument of every command gets what nobody should type; no traceback reaches a user."""
+"""Every argument of every command gets invalid values; no traceback reaches a user."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def folder(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of that home, with a user's file beside it that nobody may touch."""
+    """A copy of that home, with a user's file beside it that no command may touch."""
     ours = tmp_path / "deep" / "er"
     ours.mkdir(parents=True)
     shutil.copytree(filled, ours / "home", ignore=shutil.ignore_patterns("wake"))
@@ -113,7 +113,7 @@ def _is_envelope(out: str, code: int, about: str) -> None:
 
 
 def _lines(leaf: Leaf) -> Iterator[list[str]]:
-    """One bad value at a time, in each place; what else is required is good."""
+    """Yield lines with one bad value each, at each position; all other required values are good."""
     values = FEW if leaf.words in SLOW else VALUES
     arguments = [p for p in leaf.command.params if isinstance(p, click.Argument)]
     good = [GOOD.get(str(p.name), "a") for p in arguments if p.required]
@@ -138,7 +138,7 @@ def _lines(leaf: Leaf) -> Iterator[list[str]]:
 
 
 def _harmless(leaf: Leaf, line: list[str]) -> bool:
-    """A goal that is good begins a sprint; what that does is told elsewhere."""
+    """A good goal begins a sprint, which other tests cover."""
     return not (leaf.words in {("doctor",)} and line == [])
 
 
@@ -164,7 +164,7 @@ def test_every_setting_takes_or_refuses_every_value(check: Any, folder: Path) ->
     good = file.read_bytes()
     first_of_kind = {field.type: name for name, field in reversed(FIELDS.items())}
     for key in (*FIELDS, "no_such_key"):
-        # One setting of each type meets every value; that the others have a type, a few tell.
+        # One setting of each type gets every value; the others of that type get only a few.
         for value in VALUES if key in {*first_of_kind.values(), "no_such_key"} else FEW[:4]:
             if check(set_command, "json", "--", key, value) == 0:
                 assert check(get_command, "text", key) == 0

@@ -55,7 +55,7 @@ def release(home: Home, number: int) -> None:
 
 
 def notes_to(home: Home, item: str) -> list[str]:
-    """What each attempt at an item was told about the one before, in order."""
+    """Return the note about the previous attempt in each prompt of an item, in order."""
     runs = (home.project() / "runs" / "demo-1" / item).iterdir()
     prompts = [run / "prompt.txt" for run in sorted(runs, key=lambda run: int(run.name))]
     notes = (re.search("The last attempt at this failed: (.*)", p.read_text()) for p in prompts)

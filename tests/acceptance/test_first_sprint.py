@@ -72,7 +72,7 @@ def test_the_repository_decides_also_when_another_project_is_active_and_a_named_
     assert shop.caloron("status").data["project"] == "shop"
     assert shop.home.caloron("status").data["project"] == "other"
     assert shop.sprint("go", "--project", "other").data["sprint_id"] == "other-2"
-    # A command that is told to be copied names the project only where that is needed.
+    # A command for copying names the project only where that is needed.
     shop.home.script(writes_file("b.txt"))
     elsewhere = shop.home.caloron(
         "sprint", "go", "--single", "--yes", "--project", "shop", cwd=other.path
@@ -196,7 +196,7 @@ def test_uncommitted_files_are_counted_only_when_there_are_any(shop: Repository)
     assert shop.merged() == {"kept.txt": "kept", "new.txt": "new"}
 
 
-# What a repository can be
+# Kinds of repositories
 
 
 def test_another_branch_that_is_checked_out_is_where_agents_begin(bare_home: Home) -> None:
@@ -342,5 +342,5 @@ def test_a_damaged_configuration_never_makes_commands_act_on_another_project(
     assert _projects(bare_home) == ["other", "shop"]
     assert file.read_text() == damaged
     assert shop.caloron("status", "--project", "other").code == 0
-    # Elsewhere nobody asks for that project.
+    # Outside of the repository no command asks for that project.
     assert bare_home.caloron("status").data["project"] == "other"

@@ -1,4 +1,4 @@
-"""What is special about Gitea: its adapter against a real one."""
+"""The special cases of Gitea: its adapter against a real server."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Watch:
         return any(snapshot.object.startswith(name) for snapshot in self.poll())
 
     def settle(self) -> None:
-        """Look until a look costs no more than it must."""
+        """Poll until a poll makes no more requests than it must."""
         requests = self.forge.http.breaker.requests
 
         def quiet() -> bool:
@@ -158,7 +158,7 @@ def test_more_branches_than_a_page_holds_are_all_seen(forge: RemoteForge, work: 
 def test_two_programs_that_make_the_labels_at_once_leave_each_there_once(
     gitea: Server, forge: RemoteForge, repository: Repository, owner: Person
 ) -> None:
-    """Gitea makes a second label of the same name; here both look before either has made one."""
+    """Gitea allows a second label of the same name; here both list labels before either creates."""
     other = connect("gitea", gitea.url, repository.full_name, owner.token)
     both_listed = threading.Barrier(2, timeout=30)
     for program in (forge, other):
@@ -183,7 +183,7 @@ def test_two_programs_that_make_the_labels_at_once_leave_each_there_once(
 
 
 def _list_together(list_labels: Callable[[], None], both: threading.Barrier) -> Callable[[], None]:
-    """The first look of each ends when the other has looked, too."""
+    """Let the first listing of each end when the other has listed the labels, too."""
     first = [True]
 
     def listed_once() -> None:
@@ -373,7 +373,7 @@ def test_what_a_person_wrote_at_lines_of_a_change_is_part_of_the_review(
 
 
 def test_a_push_just_before_does_not_stop_a_merge(forge: RemoteForge, work: Work) -> None:
-    """Gitea looks at a push by itself first, and answers 405 meanwhile."""
+    """Gitea processes a push in the background, and answers 405 meanwhile."""
     pull = work.open_pull("feature")
     second = work.commit({"a.txt": "2"}, pull.head)
     forge.push(work.mirror.path, "feature", second, pull.head)
@@ -425,7 +425,7 @@ def test_a_merge_that_lacks_approvals_waits_for_people_and_says_for_how_many(
 def test_addresses_of_pages_are_those_that_the_user_reaches_the_forge_at(
     gitea: Server, repository: Repository, owner: Person
 ) -> None:
-    """Gitea tells the address of its own settings, which may be another: http behind TLS, say."""
+    """Gitea uses the address in its settings, which may differ: http behind TLS, for example."""
     site = gitea.url.replace("127.0.0.1", "localhost")
     assert site != gitea.url
     forge = connect("gitea", site, repository.full_name, owner.token)
@@ -496,7 +496,7 @@ def test_a_token_that_is_replaced_in_its_file_is_read_again_by_the_api_and_by_gi
     mirror = Mirror(tmp_path / "mirror.git", forge.remote(), forge.main)
     mirror.ensure()
     gitea.revoke("owner", old)
-    # Nobody has put another one there yet: it is waited for, and its place is named.
+    # The file has no new token yet: the sprint waits, and the message names the file.
     with pytest.raises(ForgeUnavailable, match=f"the file {file} any more") as refused:
         forge.issues()
     assert "read again by itself" in refused.value.hint

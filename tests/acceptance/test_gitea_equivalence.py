@@ -1,8 +1,8 @@
 """The diamond on a real Gitea, driven by the engine.
 
 Two tasks and one that needs both. Nothing is set by hand: agents
-wait at gates, so that each step of the table is reached and can be looked at, and then what stands
-on the forge is compared with what the git protocol says, field by field.
+wait at gates, so that each step of the table is reached; then the objects on the forge are compared
+with the expectations of the git protocol, field by field.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def plan() -> list[dict[str, Any]]:
 
 
 def on_the_forge(home: GiteaHome) -> dict[str, dict[str, Any]]:
-    """What stands there for each task, with numbers told apart from what they stand for."""
+    """Return the objects on the forge for each task, with names instead of numbers."""
     repository = home.repository
     pulls = {marker_key(pull["body"]).split("/")[2]: pull for pull in repository.pulls()}
     rows: dict[str, dict[str, Any]] = {}
@@ -82,7 +82,7 @@ def on_the_forge(home: GiteaHome) -> dict[str, dict[str, Any]]:
         rows[name] = {
             "state": issue["state"],
             "labels": sorted(label["name"] for label in issue["labels"]),
-            # One comment is kept up to date all the time; it is looked at by itself.
+            # The progress comment changes all the time; another assertion covers it.
             "comments": [f"{purpose}: {text}" for purpose, text in texts if purpose != "progress"],
             "pull": _pull(home, pulls[name], issue["number"]) if name in pulls else None,
         }
@@ -179,7 +179,7 @@ def test_the_diamond_goes_through_the_table_on_a_real_gitea(home: GiteaHome) -> 
     assert answer.code == 0, answer
     assert (answer.data["phase"], answer.data["total_tasks"]) == ("ended", 3)
     assert answer.data["completed_tasks"] == 3
-    # Which of the two first issues is seen first is the forge's own affair.
+    # The forge decides which of the two first issues it reports first.
     assert [("GRP" if step == "RGP" else step) for step in moves(home)] == MOVES
     _check_the_end(home)
 

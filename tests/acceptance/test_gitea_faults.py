@@ -1,6 +1,6 @@
-"""What our adapter makes of a Gitea that cannot be relied on: nothing twice, and nothing lost.
+"""The adapter of Gitea repeats nothing and loses nothing when the server is unreliable.
 
-A proxy stands between the adapter and a real server and breaks what a test tells it to.
+A proxy between the adapter and a real server breaks the requests that a test chooses.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _broken(gitea: Server, folder: Path, *, reviewer: bool) -> Iterator[Broken]:
     with gitea_world(gitea, folder, reviewer=reviewer) as world:
         assert world.proxy
         assert world.repository
-        # Who we are and the labels are asked for once, and not what is broken here.
+        # The account and the labels are read once, before anything is broken.
         world.forge.create_issue("the first", "", ("caloron:task",))
         yield Broken(world, world.forge, world.proxy, world.repository)
 
@@ -62,7 +62,7 @@ LOST: tuple[Way, ...] = ("cut after", "half answer")
 
 @dataclass
 class Made:
-    """An object that we create: by which request, how, how it is found, and all of its kind."""
+    """An object that the adapter creates: its request, and functions to make, find and list it."""
 
     path: str
     make: Callable[[Broken], object]
@@ -158,7 +158,7 @@ def test_a_merge_whose_answer_was_lost_is_merged_once(broken: Broken) -> None:
 def test_a_push_whose_answer_was_lost_is_done(broken: Broken) -> None:
     commit = broken.world.clone.commit("feature", {"a.txt": "1"})
     broken.proxy.fault("POST", "git-receive-pack$", "cut after")
-    # It looks by itself: a branch shows whether it was moved.
+    # The adapter checks this itself: the branch shows whether it was moved.
     assert broken.forge.push(broken.world.clone.path, "feature", commit, "").commit == commit
     broken.proxy.fault("POST", "git-receive-pack$", "cut before", times=None)
     with pytest.raises(ForgeUnavailable):
@@ -234,7 +234,7 @@ def test_a_poll_that_fails_loses_nothing(broken: Broken) -> None:
         with pytest.raises(ForgeUnavailable):
             watch.look()
     snapshots = watch.look()
-    # Main too: after a look that failed everything is told anew.
+    # Main too: after a failed poll everything is reported again.
     assert {name.split(":")[0] for name in snapshots} == {"issue", "comment", "branch"}
     assert watch.look() == {}
 

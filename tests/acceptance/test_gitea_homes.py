@@ -1,4 +1,4 @@
-"""One repository, several homes: sprints of one name are never taken for one another."""
+"""Several homes with one repository: sprints of the same name stay apart."""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ def test_rules_that_let_our_account_push_are_no_obstacle(
     made = home.caloron(*arguments(repository))
     assert made.code == 0, made
     assert made.data["notes"] == []
-    # Who is no administrator cannot look, and says so.
+    # An account without administration cannot read the rules, and the message says so.
     other = home.caloron("init", "other", *arguments(repository, token="BOB")[2:])
     assert "may not look at rules for branches" in other.data["notes"][0]
 

@@ -19,7 +19,7 @@ WRITES = {"when": {"role": "implement"}, "files": {"a.txt": "a\n"}, "output": "d
 
 @pytest.fixture
 def server(own_gitea: Server) -> Iterator[Server]:
-    """One of its own: it is killed and started again."""
+    """A server of this test's own: the test kills it and starts it again."""
     yield own_gitea
     if not own_gitea.pid:
         own_gitea.start()
@@ -129,7 +129,7 @@ def test_stop_ends_the_agents_of_a_killed_engine_while_the_forge_is_away(
     server.start()
     answer = home.caloron("resume")
     assert answer.statuses == {"a": "Done"}, answer
-    # What the agent had written before it was ended is kept.
+    # The work that the agent had written before it was stopped is kept.
     assert home.events("work_salvaged") != []
 
 

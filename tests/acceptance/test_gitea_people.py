@@ -1,4 +1,4 @@
-"""Who decides what is worked on, on a real Gitea: people who have a say, not those who write."""
+"""On a real Gitea only people with write access decide what is worked on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def comments(repository: Repository, number: int) -> list[str]:
 
 
 def later() -> None:
-    """Within one second of the forge's clock nobody can tell what came first."""
+    """Wait: within one second of the forge's clock the order of two acts is unknown."""
     time.sleep(1.1)
 
 

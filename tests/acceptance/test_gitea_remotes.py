@@ -1,4 +1,4 @@
-"""Ways to a forge: https with a certificate of one's own, and ssh with the user's own key."""
+"""Connections to a forge: https with a private certificate, and ssh with the user's own key."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SshServer(Server):
 
 @pytest.fixture
 def ssh_gitea(gitea: Server) -> Iterator[SshServer]:
-    """`gitea` is asked for first: where there is none, its reason is told."""
+    """Request `gitea` first, so that the test is skipped with the reason where there is none."""
     if shutil.which("ssh") is None or shutil.which("ssh-keygen") is None:
         pytest.skip("NO SSH HERE, so no remote by ssh is tested: install openssh-client")
     server = SshServer()
@@ -114,7 +114,7 @@ class Tls:
         try:
             outer = self._context.wrap_socket(plain, server_side=True)
         except (ssl.SSLError, OSError):
-            # Whoever does not trust the certificate hangs up.
+            # A client that does not trust the certificate hangs up.
             return
         inner = socket.create_connection(("127.0.0.1", self._upstream))
         threading.Thread(target=_copy, args=(inner, outer), daemon=True).start()

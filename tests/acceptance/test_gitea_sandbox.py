@@ -1,4 +1,4 @@
-"""During a sprint on a real Gitea no agent can come by a token of the forge, wherever it looks."""
+"""During a sprint on a real Gitea no agent can read a token of the forge anywhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.acceptance.searching import where
 from tests.support.gitea import Server
 from tests.support.home import does, task, writes
 
-#: Runs inside. It gets what it looks for backwards, so that it does not find its own question.
+#: Runs inside. It gets the needles backwards, so that it does not match its own input.
 _SEARCH = """
 import json, os, subprocess, sys
 
@@ -122,7 +122,7 @@ def test_no_token_of_the_forge_is_anywhere_an_agent_can_look_or_written_down(
     assert answer.code == 0, answer.stdout
     roles = {line.split()[0] for line in home.printed("looked: ")}
     assert roles >= {"implement", "review", "fix"}
-    # It finds what is there to be found, in the files and in git.
+    # The search works: it finds the decoy in the files and in git.
     matches = set(home.printed("found: "))
     assert any(line.startswith("DECOY in ") and "decoy.txt" in line for line in matches)
     assert {line for line in matches if not line.startswith("DECOY ")} == set()
@@ -133,7 +133,7 @@ def test_no_token_of_the_forge_is_anywhere_an_agent_can_look_or_written_down(
 
 
 def _on_the_forge(home: GiteaHome) -> list[object]:
-    """All that was said there, where everybody can read it."""
+    """Return all issues, pull requests and comments, which everybody can read."""
     repository = home.repository
     numbers = [
         issue_or_pull["number"] for issue_or_pull in (*repository.issues(), *repository.pulls())

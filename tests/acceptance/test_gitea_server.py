@@ -1,4 +1,4 @@
-"""The real Gitea that other tests stand on: it starts, it lives through its own death, it goes."""
+"""The real Gitea that other tests use: it starts, survives a power cut, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_server_dies_with_the_process_that_started_it(gitea: Server) -> None:
 
 
 SCRIPT = ROOT / "scripts" / "gitea.sh"
-#: Stands for Go: its module holds what the script takes, and its build can be told to fail.
+#: A stand-in for Go: its module has the files that the script takes, and its build can fail.
 FAKE_GO = """\
 #!/bin/sh
 echo "$1" >> "$FAKE_GO_LOG"

@@ -1,4 +1,4 @@
-"""The stages of the catalogue that look at a forge, on a real Gitea and over its real API."""
+"""The stages of the catalogue that read a forge, on a real Gitea and over its real API."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_tick_without_an_inbox_polls_the_forge(
 def test_flat_records_advance_on_a_real_forge(
     stage: Any, gitea: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the first compositions promised: a tick over a forge that starts and finishes a task."""
+    """A tick over a forge starts and finishes a task, as the first compositions promised."""
     repository = stage.repository
     kept = {
         "state": {"sprint_id": "s", "tasks": {"a": {"title": "A", "agent_id": "dev-1"}}},

@@ -118,7 +118,7 @@ def statuses(home: Home, project: str) -> dict[str, str]:
 
 
 def paid(home: Home, project: str) -> list[float]:
-    """What the answers of agents cost, as the status and the report add it up."""
+    """Return the cost of the agents' answers, as the status and the report add it up."""
     report = caloron(home, project, "report").data
     return [last_sprint(home, project)["cost_usd"], report["kpis"]["cost_usd"]]
 
@@ -160,7 +160,7 @@ def test_a_sprint_that_0_4_0_left_finishes_and_nothing_is_lost_or_done_twice(
 ) -> None:
     left = LEFT[project]
     unpack(bare_home.root, project)
-    # The planner is not asked again, and neither is the model that looked back.
+    # Neither the planner nor the model of the retro is asked again.
     bare_home.script(
         *(writes(name, **_PAID) for name in "abcd"),
         does("fix", run="rm parts/*; echo both > parts/both", output="done", **_PAID),

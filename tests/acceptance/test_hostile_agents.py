@@ -127,7 +127,7 @@ def test_daemons_end_after_a_kill_once_the_sprint_is_resumed(home: Home, with_sh
         for pid in shims if with_shim else ():
             os.kill(pid, signal.SIGKILL)
     if not with_shim:
-        # Nobody is hurt by the death of an engine: the agent goes on to its end.
+        # The death of an engine hurts no agent: it goes on to its end.
         home.gate("waiting").open()
     answer = home.caloron("resume")
     assert answer.code == 0, answer
@@ -335,7 +335,7 @@ def test_setup_of_a_change_cannot_make_the_reviewers_git_run_its_programs(home: 
 
 
 def _signal(pid: int, what: signal.Signals) -> bool:
-    """Whether it was still there: the engine's own git commands come and go."""
+    """True if the process was still there: the engine's own git commands come and go."""
     try:
         os.kill(pid, what)
     except ProcessLookupError:

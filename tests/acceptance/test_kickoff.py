@@ -1,4 +1,4 @@
-"""A plan can be held for approval, and a sprint begun in the ways that its options say."""
+"""A plan can wait for approval, and the options of a sprint decide how it starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking at a sprint: status, why, logs and history, while it runs and afterwards."""
+"""Commands that read a sprint: status, why, logs and history, while it runs and afterwards."""
 
 from __future__ import annotations
 

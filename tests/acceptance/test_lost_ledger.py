@@ -172,7 +172,7 @@ def test_no_command_reads_the_ledger_of_another_project(worked: Home) -> None:
         answer = worked.caloron(*arguments, "--project", "demo")
         refused(answer)
         assert "is not the ledger that this project had" in answer.error["message"], arguments
-    # It does not stop its own replacement.
+    # The refused ledger does not block its own replacement.
     backup = str(worked.root / "backup.tar")
     assert worked.caloron("state", "restore", backup, "--force").code == 0
     assert worked.caloron("status", "--project", "demo").data["last_sprint"]["goal"] == "go"

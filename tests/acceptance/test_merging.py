@@ -112,7 +112,7 @@ def _why(home: Home, name: str, words: str) -> str:
 
 
 def _never_red(home: Home, *together: str) -> bool:
-    """Whether no commit on the line of main holds all these files."""
+    """True if no commit on the line of main has all these files."""
     for commit in home.git("rev-list", "--first-parent", "main").decode().split():
         names = home.git("ls-tree", "-r", "--name-only", commit).decode().split()
         if set(together) <= set(names):

@@ -1,4 +1,4 @@
-"""A model looks back at the sprint: beside the rules, within the budget, and never in the way."""
+"""A model adds its analysis to the retro: beside the rules, within the budget, never blocking."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def writes_analysis(answer: Any = ANSWER, **what: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def asking(home: Home) -> Home:
-    """A project that has a model look back."""
+    """A project with a model in its retro."""
     home.set(retro="model")
     return home
 
@@ -200,7 +200,7 @@ def test_a_task_that_goes_on_later_is_looked_at_anew(asking: Home) -> None:
     assert "- all is well now" in page(asking)
     assert "formats were guessed" not in page(asking)
     assert asking.attempts("retro") == 2
-    # Nothing has moved since: nobody is asked again.
+    # Nothing has changed since: no model is asked again.
     assert asking.caloron("resume").code == 0
     assert asking.attempts("retro") == 2
 

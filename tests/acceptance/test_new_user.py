@@ -27,7 +27,7 @@ def shop(bare_home: Home) -> Repository:
     first = json.dumps([task("endpoint", title=LONG), task("docs", "endpoint")])
     second = json.dumps([task("metrics")])
     bare_home.script(
-        # Only a planner that was told the lesson has a plan the second time.
+        # Only a planner with the lesson in its prompt has a plan the second time.
         does("po", match=LESSON, output=second),
         does("po", match="health endpoint", output=first),
         writes("endpoint", output=UNCLEAR),

@@ -131,7 +131,7 @@ def test_a_new_sprint_goes_on_from_it_with_its_lessons(older: Home) -> None:
     assert [v["version"] for v in versions["cart"]] == ["1.0", "1.1", "1.2"]
     assert versions["pay"][0]["framework"] == "stub"
     assert yaml.safe_load((workspace / "agents" / "pay.agent").read_text())["version"] == "1.0.0"
-    # All that was there is there still, if not in its place then beside it.
+    # Every text of the old home is still there, in its file or beside it.
     texts = set(tree(older).values())
     changed = {"config.yml", "learnings.json", "agent_versions.json"}
     lost = [name for name, text in before.items() if text not in texts]
@@ -224,7 +224,7 @@ def test_a_plan_in_the_form_of_the_original_runs_and_unsupported_fields_are_name
     assert "tasks[1].reviewed_by" in answer.stderr
     written = json.loads((home.project() / "workspace" / "dag.json").read_bytes())
     assert [t["agent_prompt"] for t in written] == ["Write a\n\nBe kind.", "Write b\n\nBe kind."]
-    # What we write is a plan that we take.
+    # A plan that Caloron writes is a plan that it accepts.
     again = home.caloron(
         "sprint", "again", "--plan", str(home.project() / "workspace" / "dag.json"), "--dry-run"
     )

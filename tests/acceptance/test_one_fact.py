@@ -1,7 +1,7 @@
 """One fact in the ledger changes: exactly what depends on it changes with it, and nothing else.
 
-Compared is everything that `report`, `metrics` and `show` answer, and every line that the next
-planner gets.
+The tests compare all answers of `report`, `metrics` and `show`, and every line of the prompt of the
+next planner.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def a_failure(home: Home) -> None:
 
 
 def edit(home: Home, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Somebody writes into the database itself, past everything of ours."""
+    """Write into the database itself, past all code of Caloron."""
     with home.ledger() as ledger:
         (data,) = ledger.execute("SELECT data FROM tasks WHERE id = 'a'").fetchone()
         new = change(json.loads(data))

@@ -24,7 +24,7 @@ def planned(home: Home) -> Home:
 
 
 def _editor(home: Home, *edits: str) -> str:
-    """An editor that makes the next of these changes each time, and keeps what it was given.
+    """An editor that makes the next of these changes each time, and keeps the files it got.
 
     Each change is a line of Python on `plan`, the parsed tasks, or on `text`.
     """
@@ -110,7 +110,7 @@ def test_a_bad_plan_is_told_and_can_be_edited_again(planned: Home) -> None:
     assert code == 11, screen
     assert "'ghost'" in screen
     assert "abacus" in screen
-    # The second time the editor was given what had been typed.
+    # The second time the editor got the text that had been typed.
     assert "ghost" in (planned.root / "editor" / "seen-1.yml").read_text()
     assert [t["id"] for t in planned.caloron("show", "1").data["tasks"]] == ["first", "third"]
 
@@ -197,7 +197,7 @@ def test_a_crash_around_an_edit_leaves_the_whole_old_or_the_whole_new_plan(
         "resume", "--edit", "--yes", CALORON_CRASH_AT=at, EDITOR=_editor(planned, _THIRD)
     )
     assert killed.code == -9, killed
-    # What was typed is in the ledger or still in its file.
+    # The typed text is in the ledger or still in its file.
     edit = ("--edit",) if point == "edit.before_commit" else ()
     answer = planned.caloron("resume", "--yes", *edit, EDITOR="true")
     assert answer.code == 0, answer

@@ -1,4 +1,4 @@
-"""What `--output json` prints is what docs/schema says, and the docs are what the code says."""
+"""The output of `--output json` conforms to docs/schema, and docs/schema is up to date."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_the_answer_of_every_command_is_as_published(home: Home, tmp_path: Path)
         assert problems(answer.json, PUBLISHED, PUBLISHED) == [], line
         if answer.code == 0:
             answered.add(answer.json["command"])
-    # Of an open pull request there is none at the end of a sprint: people do these in other tests.
+    # These need an open pull request, and a finished sprint has none: other tests cover them.
     elsewhere = {"pr.merge", "pr.close", "pr.review", "take", "shell", "harness.start"}
     assert schema.COMMANDS.keys() - answered == elsewhere
 
@@ -167,7 +167,7 @@ def test_an_integer_stands_beside_each_id_of_a_sprint() -> None:
     objects = list(_objects(schema.COMMANDS))
     assert not [names for names in objects if names & {"sprint", "sprint?"}]
     without = [n for n in objects if "sprint_id" in n and not n & {"number", "sprint_number"}]
-    # A harness is given the id alone, perhaps on a machine without the ledger.
+    # A harness gets only the id, perhaps on a machine without the ledger.
     assert without == [n for n in objects if "agent_id" in n and "exit_code" in n]
     types = {kind for name in ("number", "sprint_number") for kind in _kinds(name)}
     assert types <= {"i", "i?"}

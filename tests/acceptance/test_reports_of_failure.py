@@ -1,4 +1,4 @@
-"""A sprint that was stopped, cut off or never begun is called just that, wherever one looks."""
+"""Every view says the same of a sprint that was stopped, was cut off or never began."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_sprint_that_nobody_works_on_is_stopped_and_its_work_has_lasted(
     assert row["why"] == f"stopped while {doing[how]}"
     if how == "interrupt":
         assert home.data("why")["tasks"][0]["why"] == row["why"]
-        # What was killed was last heard of some seconds before.
+        # The last sign of life of the killed process is some seconds old.
         assert min(row["elapsed_s"], report["agent_s"]) >= 1
     (sprint,) = home.data("history")["sprints"]
     assert (sprint["outcome"], sprint["exit_code"]) == ("stopped", None)

@@ -1,4 +1,4 @@
-"""Looking back: the morning page, what waits for a person, and what the next planner is told."""
+"""The retro: the morning page, the inbox, and the lessons in the prompt of the next planner."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def planned(*tasks: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mixed(home: Home) -> Home:
-    """A sprint with one merged task that cost something, one that failed, and one that is held."""
+    """A sprint with a merged task that cost something, a failed task, and a blocked task."""
     home.set(verify="echo verified; test -f a.txt")
     home.script(
         writes("a", output=UNCLEAR, report={"cost_usd": 0.5, "tokens_in": 100, "tokens_out": 20}),

@@ -183,7 +183,7 @@ def test_a_repository_with_parts_elsewhere_is_refused_at_the_start(
 
 
 def test_commits_name_their_agent_whose_words_are_yaml_on_its_issue(home: Home) -> None:
-    """What the agent was asked is printed on request."""
+    """The prompt of the agent is printed on request."""
     output = (
         "All done.\nCALORON_FEEDBACK_START\ntask_clarity: 8\n"
         'blockers: ["no docs: anywhere"]\ntools_used: [sed]\nself_assessment: completed\n'

@@ -52,7 +52,7 @@ def test_a_key_that_an_agent_prints_everywhere_is_written_down_nowhere(home: Hom
     )
     answer = home.sprint(task("a", agent_prompt=f"use the key {_KEY} for it", title="A"))
     assert answer.code == 0, answer
-    # It was really given, and really printed.
+    # The agent really got the key, and really printed it.
     assert home.printed("key: ") == [f"[redacted {_NAME}]"] * 3
     logs = home.caloron("logs", "a")
     assert _where(home, answer, logs, home.caloron("issue", "show", "1")) == []
@@ -96,7 +96,7 @@ def test_a_stopped_agents_work_with_a_key_in_it_is_not_saved(home: Home) -> None
     assert _where(home, answer) == []
 
 
-#: A value that only its name tells to be a secret.
+#: A value that only its name marks as a secret.
 _WORD_NAME = "SHOP_PASSWORD"
 _WORD = "correct7horse!battery&staple"
 
@@ -112,7 +112,7 @@ def _word_is_where(home: Home, *answers: Answer) -> list[str]:
 
 @pytest.fixture
 def shop(home: Home) -> Home:
-    """A home whose agents are given a password."""
+    """A home whose agents get a password."""
     home.environment[_WORD_NAME] = _WORD
     return home.set(pass_env=[_WORD_NAME])
 

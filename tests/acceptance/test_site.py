@@ -40,7 +40,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class _Loads(HTMLParser):
-    """What a browser fetches for a page."""
+    """Collects the addresses that a browser fetches for a page."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What is kept of a project: seen, compared with the ledger, copied while it works, put back."""
+"""The state of a project: shown, compared with the ledger, backed up while it works, restored."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class HomeCopy:
             connection.commit()
 
     def facts(self) -> list[str]:
-        """All rows but those that only serve to make files."""
+        """Return all rows but those that only serve to make files."""
         with closing(sqlite3.connect(self.project / "ledger.sqlite")) as connection:
             return [line for line in connection.iterdump() if not line.startswith(LATER)]
 
@@ -168,7 +168,7 @@ def test_an_edit_that_resume_reads_back_is_a_note_and_stays(home_copy: HomeCopy)
     assert "Escalated → Cancelled" in verified["notes"][0]["found"]
     assert verified["repaired"] == []
     assert file.read_text() == text
-    # One that says nothing is only in the way.
+    # An empty line helps no reader.
     edited["state"]["tasks"]["b"]["status"] = "Escalated"
     file.write_text(json.dumps(edited))
     assert home_copy.deviations() == [str(file)]
@@ -426,7 +426,7 @@ def test_a_killed_backup_leaves_nothing_or_the_whole(home_copy: HomeCopy) -> Non
         (out := home_copy.root / point).mkdir()
         home_copy.killed_at(f"{point}|1", "backup", str(out / "caloron-b.tar"))
         assert (out / "caloron-b.tar").exists() == (point == "file.rename")
-        # What was left is cleared away by the next one.
+        # The next restore clears away the remains.
         assert home_copy.caloron("backup", str(out / "caloron-c.tar")).code == 0
         rest = {f.name for f in out.iterdir()}
         assert rest - {"caloron-b.tar"} == {"caloron-c.tar"}, point

@@ -66,7 +66,7 @@ def test_a_damaged_folder_is_exported_again_and_files_of_people_stay(
     answer = home_copy.verify("--repair")
     assert answer["deviations"] == []
     assert len(answer["repaired"]) == 1
-    # What the operator had handed in stood in that file alone, which is kept.
+    # The operator's work items were in that file alone, which is kept.
     assert _errands(agent) == {item: status for item, status in good.items() if item != "mine"}
     assert len(list(agent.glob("state.sqlite.corrupt-*[0-9]"))) == 1
     again = cycles_in(agent).load().state
@@ -198,7 +198,7 @@ def test_a_backup_taken_while_an_agent_works_can_be_resumed(home: Home) -> None:
 
 def test_the_log_of_a_damaged_file_is_kept_with_it(home_copy: HomeCopy, agent: Path) -> None:
     with closing(sqlite3.connect(agent / "state.sqlite")) as reader:
-        # Somebody looks: what is written now stays in the log.
+        # An open reader: the rows written now stay in the log.
         reader.execute("SELECT count(*) FROM work_items").fetchone()
         with AgentInstance(agent) as home:
             home.work_items.enqueue("only in the log", "chore", {})

@@ -62,7 +62,7 @@ def tick_until(home: Home, task: str, status: str) -> None:
 
 
 def purposes(home: Home, number: int) -> Counter[str]:
-    """How often each thing was said on an issue, by the markers of the comments."""
+    """Count the comments of an issue by their markers."""
     counts: Counter[str] = Counter()
     for body in home.comments(number):
         marks = [line for line in body.splitlines() if line.startswith("<!-- caloron:")]
@@ -80,7 +80,7 @@ def assert_each_once(home: Home, answer: Answer) -> None:
 def test_a_diamond_with_a_rejected_change_is_driven_by_ticks_that_are_killed(
     anywhere: Home,
 ) -> None:
-    """Every other tick is killed at a moment that nobody chose."""
+    """Every other tick is killed at a random moment."""
     home, chance = anywhere, random.Random(7)
     home.set(lease_s=3.0)
     home.script(
@@ -205,7 +205,7 @@ def test_a_pull_request_that_a_person_closes_goes_back_to_its_agent(anywhere: Ho
 
 
 def test_news_that_comes_twice_or_too_late_changes_nothing(anywhere: Home) -> None:
-    """Before every tick everything that was ever seen is told again, in a changed order."""
+    """Before every tick all earlier snapshots are reported again, in another order."""
     home, chance, observations = anywhere, random.Random(3), set[bytes]()
     home.script(writes("a"), writes("b"))
     begin(home, task("a"), task("b", "a"))
@@ -214,7 +214,7 @@ def test_news_that_comes_twice_or_too_late_changes_nothing(anywhere: Home) -> No
         cursor = ledger.execute("SELECT value FROM kv WHERE key LIKE 'forge_cursor/%'").fetchone()
     for _ in range(_MOST_TICKS):
         with home.ledger() as ledger:
-            # The forge is looked at as if nobody ever had, and older pictures come after newer.
+            # The forge is polled from the start, and older snapshots come after newer ones.
             ledger.execute("UPDATE kv SET value = ? WHERE key LIKE 'forge_cursor/%'", cursor)
             observations |= {row[0] for row in ledger.execute("SELECT data FROM observations")}
             old = sorted(observations)

@@ -26,7 +26,7 @@ def needs(tool: str, ask: str = "--version") -> pytest.MarkDecorator:
 
 
 def _runs(tool: str, ask: str) -> bool:
-    """Whether a tool is there and works: one that rustup gave to another HOME does not."""
+    """True if a tool works: a tool that rustup installed for another HOME does not."""
     if shutil.which(tool) is None:
         return False
     return subprocess.run((tool, ask), capture_output=True, check=False).returncode == 0
@@ -130,7 +130,7 @@ def test_a_project_is_verified_in_the_second_workspace_without_another_setup(
 
 
 #: How each tool is asked for a package of a registry that only the proxy of this machine knows;
-#: a tool that looks names up itself, or has no proxy, never gets there.
+#: a tool that resolves names itself, or has no proxy, never gets there.
 _ASKS = {
     "cargo": "cargo search x --index sparse+https://registry.invalid/",
     "curl": "curl https://registry.invalid/x",

@@ -36,7 +36,7 @@ _ENGINE_AFTER_A_SHIM = (
 
 @dataclass
 class Cell:
-    """What became of one run."""
+    """The result of one run."""
 
     point: Point
     second: Point
@@ -51,7 +51,7 @@ class Cell:
 
 
 def representatives(recorded: Iterable[tuple[Point, str]]) -> list[Point]:
-    """One point per durable form and kind of process, of a name that was taken least so far."""
+    """Choose a point per durable form and kind of process, of the name chosen least so far."""
     classes: dict[tuple[str, str], list[Point]] = {}
     for point, form in recorded:
         classes.setdefault((point.kind, form), []).append(point)
@@ -99,7 +99,7 @@ def undisturbed(template: World, folder: Path) -> dict[str, Any]:
 
 
 def _second(point: Point, all_points: list[Point]) -> Point:
-    """Where the recovery from a kill is killed itself: chosen by a seed, the same in every run."""
+    """Choose where the recovery from a kill is killed itself: by a seed, the same in every run."""
     chance = random.Random(f"{SEED} {point}")
     if point.kind == "engine":
         names = sorted({p.name for p in all_points if p.kind == "engine"})
@@ -140,7 +140,7 @@ def _run(world: World, cell: Cell, expected: dict[str, Any]) -> None:
 
 
 def goal_recorded(world: World) -> bool:
-    """Whether there is anything to resume."""
+    """True if there is a sprint to resume."""
     ledger = world.project() / "ledger.sqlite"
     if not ledger.exists():
         return False
@@ -155,7 +155,7 @@ def goal_recorded(world: World) -> bool:
 
 
 def problems_of(world: World) -> list[str]:
-    """What a finished sprint must never leave, whatever happened to it."""
+    """List remains that a finished sprint must never leave."""
     problems = [f"done twice: {key}" for key in done_twice(world)]
     problems += lost_work(world)
     problems += [f"left behind: {path}" for path in left_behind(world)]
@@ -164,7 +164,7 @@ def problems_of(world: World) -> list[str]:
 
 
 def cpu_seconds() -> float:
-    """What the processes that were waited for have used: it says more than the time it took."""
+    """Return the processor time of ended child processes: it says more than the elapsed time."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

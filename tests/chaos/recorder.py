@@ -1,4 +1,4 @@
-"""Records every crash point of an undisturbed sprint, and what a crash there would leave."""
+"""Records every crash point of an undisturbed sprint, and the state a crash there would leave."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """An agent's home, killed at every point: the old state or the new one, never a third.
 
-Each command is run once undisturbed, stopping at every crash point it reaches; then once for each
-of them, killed there, looked at, and asked again.
+Each command runs once undisturbed, stopping at every crash point it reaches; then once for each
+point: it is killed there, its state is compared, and it runs again.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def copy(template: Path, to: Path) -> Path:
 
 
 def errands_form(folder: Path) -> Any:
-    """All that the file says, without times."""
+    """Return the content of the file, without times."""
     with AgentInstance(folder / "agent") as home:
         items = home.db.rows(
             "SELECT id, kind, payload, status, owner_agent, notes FROM work_items ORDER BY id"
@@ -156,7 +156,7 @@ def test_a_kill_leaves_the_errands_as_they_were_or_as_they_should_be(
 
 
 def cycle_form(folder: Path) -> tuple[CycleState, CycleState]:
-    """What is known of the cycles, and what the log alone says; without times and holders."""
+    """Return the state of the cycles, and that of the log alone; without times and owners."""
     location = location_of("allegro", hermes=False)._replace(
         state=folder / "home/cycles/allegro.json",
         log=folder / "home/cycles/allegro.log",
@@ -217,7 +217,7 @@ def test_a_kill_leaves_the_cycles_as_the_log_tells_and_the_next_call_goes_on(
         assert state == told, f"the log does not explain it: {point}"
         crashed = steps[0]._replace(status="crashed", reason=state.reason)
         assert state in (*steps, crashed), point
-        # Whoever comes next finds everything in order, and numbers only rise.
+        # The next call finds everything in order, and numbers only rise.
         run(folder, "cycle recover allegro --force")
         assert run(folder, "cycle begin allegro") == 0, point
         after, told = cycle_form(folder)

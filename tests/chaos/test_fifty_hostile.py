@@ -1,4 +1,4 @@
-"""Fifty hostile agents in a row: nobody is left, nothing leaks, and honest work is merged."""
+"""Fifty hostile agents in a row: no process is left, nothing leaks, and honest work is merged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 
 class _Census:
-    """What an engine holds while it runs, counted again and again."""
+    """Counts the handles, threads and memory of a running engine again and again."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -78,7 +78,7 @@ def test_fifty_hostile_agents_leave_nobody_and_nothing_and_honest_work_is_merged
         *(writes(name) for name in (*honest, "honest")),
     )
     before = _mounts(), _scratch(), _ours_in_tmp()
-    # One honest task after each ten hostile ones, in the order in which they are begun.
+    # An honest task after each ten hostile tasks, in the order in which they are begun.
     tasks = [task(name) for name in names]
     for number, name in enumerate(honest):
         tasks.insert((number + 1) * (_HONEST_BETWEEN + 1) - 1, task(name))
@@ -99,7 +99,7 @@ def test_fifty_hostile_agents_leave_nobody_and_nothing_and_honest_work_is_merged
     runs = home.project() / "runs"
     assert [str(path) for path in runs.rglob("home") if path.is_dir()] == []
     kept = [str(path) for path in runs.rglob("workspace")]
-    # What could not be taken is kept for a person, and nothing else.
+    # Only work that could not be taken is kept for a person.
     refused = [name for name in names if HABITS[name].refused]
     assert not [path for path in kept if not any(f"/{name}/" in path for name in refused)]
     assert list((home.project() / "pool").glob("*")) == []

@@ -58,7 +58,7 @@ _AT_MOST_ONE_PART = "test $(ls parts 2>/dev/null | wc -l) -le 1"
 
 @dataclass(frozen=True)
 class Effect:
-    """One effect of the undisturbed sprint."""
+    """An effect of the undisturbed sprint."""
 
     key: str
     task: str
@@ -68,11 +68,11 @@ class Effect:
 
     @property
     def purpose(self) -> str:
-        """What it is for: an escalation is an issue, too, and a revert a pull request."""
+        """The purpose of the effect: an escalation is an issue, and a revert a pull request."""
         return f"{self.kind} {self.key.split('/')[0]}"
 
     def points(self) -> list[Point]:
-        """Where it is killed; what was done before it is not done again, and not counted."""
+        """The crash point of the effect; earlier effects are not repeated, and not counted."""
         counts = (self.k, 1, 1)
         return [
             Point("engine", f"{at}/{self.kind}/{self.task}", k)
@@ -82,7 +82,7 @@ class Effect:
 
 @dataclass
 class Cell:
-    """One sprint with its kills, and what was wrong in the end."""
+    """A sprint with its kills, and its problems in the end."""
 
     effect: Effect
     kills: int = 0
@@ -99,7 +99,7 @@ class Scenario:
     folder: Path
     #: The exit code of a sprint that went as it should.
     code: int = 0
-    #: What somebody does meanwhile.
+    #: Acts of a person during the sprint.
     person: Callable[[Repository, World], None] | None = None
     expected: dict[str, Any] = field(default_factory=dict)
 
@@ -234,7 +234,7 @@ def _cancels_b(hers: Repository, _: World) -> None:
         hers.comment(issue, "caloron:cancel")
 
 
-#: An attempt of an agent, and a person's comment: their numbers are nobody's concern.
+#: An attempt of an agent, and a person's comment: their numbers do not matter.
 _NUMBERS = re.compile(r"(/feedback/\S+-|/cancelled/)[0-9]+$")
 
 

@@ -1,4 +1,4 @@
-"""Done, but the answer was lost: each kind of effect leaves exactly one artefact."""
+"""Each kind of effect leaves exactly one artefact if the response is lost."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ EXCEPTED = (
     "testing/",
 )
 #: Stages for graphs that users write: such a graph is no sprint and has no journal of effects, so
-#: each of these looks for what it wrote before it writes. No tick may name one of them.
+#: each of these searches for its own object before it writes. No tick may name them.
 OF_GRAPHS = (
     "github_add_label",
     "github_create_issue",

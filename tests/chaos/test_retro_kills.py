@@ -1,4 +1,4 @@
-"""`kill -9` while a model looks back at a sprint, and while what it said is written down."""
+"""`kill -9` while a model analyses a sprint, and while its answer is recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kill -9` of the shell: agents live on, nobody is started twice, and the status is the truth."""
+"""`kill -9` of the shell: agents live on, none is started twice, and the status is right."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_shell_that_dies_while_it_starts_an_agent_leaves_one_or_none(
     shell.env = {}
     shell.start()
     rows = shell.get("/status", details=1)["agents"]
-    # Of an agent that was not written down nobody ever opened the gate.
+    # An agent without a record never gets through the gate.
     assert [row["alive"] for row in rows] in ([], [False])
     answer = shell.spawn()
     assert answer["ok"], answer

@@ -90,14 +90,14 @@ def _work() -> dict[str, dict[str, str]]:
 
 
 class Storm:
-    """One sprint under kills, from its start to its end."""
+    """A sprint under kills, from its start to its end."""
 
     def __init__(self, world: World, chance: random.Random, most: int) -> None:
         self._world = world
         self._chance = chance
         self._most = most
         self.kills: Counter[str] = Counter()
-        #: Why tasks waited for a person who said `resolved`.
+        #: The escalations that a person resolved.
         self.escalated: set[tuple[str, int, str]] = set()
         #: Sandboxes in which nothing ever ran.
         self.unborn = 0
@@ -128,7 +128,7 @@ class Storm:
             raise AssertionError(f"the sprint hangs\n{self._world.log()}") from None
 
     def _victims(self, kind: str, engine: subprocess.Popen[bytes]) -> list[int]:
-        """One process of this kind, once there is one, or all of this world."""
+        """Return a process of this kind as soon as there is any, or all processes of this world."""
         if kind == "engine":
             return [engine.pid]
         give_up = time.monotonic() + 1

@@ -1,7 +1,7 @@
-"""`caloron` on a forge that cannot be told the base of a merge, and whose main moves just before.
+"""`caloron` on a forge that cannot check the base of a merge, and whose main moves just before.
 
 Run it as a program in the place of `python -m caloron.cli`. The first merge of task `a` finds a
-person's commit on main that nobody has verified it with: `parts/theirs`.
+person's commit on main that the change was not verified with: `parts/theirs`.
 """
 
 from __future__ import annotations

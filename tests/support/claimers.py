@@ -33,7 +33,7 @@ def _claim_until_empty(job: tuple[Path, str]) -> list[tuple[str, int]]:
 
 
 def claimed_by_all(where: Path, processes: int) -> Counter[tuple[str, int]]:
-    """Who got what, from so many real processes."""
+    """Count the claims that so many real processes get."""
     jobs = [(where, f"worker-{n}") for n in range(processes)]
     with PROCESSES.Pool(processes) as pool:
         parts = pool.map(_claim_until_empty, jobs, chunksize=1)

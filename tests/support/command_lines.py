@@ -57,7 +57,7 @@ def synopsis_calls(span: str) -> Iterator[list[str]]:
 
 
 def problem(words: list[str], *, whole: bool = True) -> str:
-    """What the program would not take, or an empty text.
+    """Return why the program refuses the line, or an empty text.
 
     `whole`: arguments that a command needs must be there; a text may name a command alone.
     """
@@ -106,7 +106,7 @@ def _agent_state_problem(words: list[str], *, whole: bool) -> str:
 def _refused(
     command: click.Command, context: click.Context, words: list[str], *, whole: bool
 ) -> str:
-    """Parse without running: no callback is called, nothing is looked up."""
+    """Parse without running: no callback is called."""
     parsed, left, _ = command.make_parser(context).parse_args(list(words))
     if left and not isinstance(command, click.Group):
         return f"{context.command_path} takes no {left[0]!r}"

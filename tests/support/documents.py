@@ -1,4 +1,4 @@
-"""What the project's Markdown says: its blocks, its commands, its links and its headings."""
+"""The project's Markdown: its blocks, commands, links and headings."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def prose(text: str) -> str:
 
 
 def spans(text: str) -> Iterator[tuple[int, str]]:
-    """What stands as code in the text of a page, with its line; a table's `\\|` is a `|`."""
+    """Yield the inline code of a page with its line number; a table's `\\|` is a `|`."""
     for number, line in enumerate(prose(text).splitlines(), 1):
         for span in _SPAN.finditer(line):
             yield number, span[1].replace("\\|", "|")
 
 
 def links(text: str) -> Iterator[str]:
-    """Where the links and pictures of a page lead."""
+    """Yield the targets of the links and pictures of a page."""
     for link in _LINK.finditer(_SPAN.sub("", prose(text))):
         yield link[1]
 

@@ -1,4 +1,4 @@
-"""A scripted HTTP endpoint on loopback: what it answers is given, what it was asked is kept."""
+"""A scripted HTTP endpoint on loopback that keeps its requests."""
 
 from __future__ import annotations
 

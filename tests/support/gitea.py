@@ -3,7 +3,7 @@
 A start takes a second and a half and 160 MB, so each process of a test run has one of its own.
 
 `Gitea` is a server as its administrator sees it; `Server` is one that this process started.
-`Person` is somebody who acts on it through the API, with nothing of our own adapter.
+`Person` is an account that acts on it through the API, with nothing of our own adapter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 import httpx
 
 _BUILD = Path(__file__).parents[2] / "scripts" / "gitea.sh"
-#: Gitea refuses to run as root; nobody in particular has no such rights.
+#: Gitea refuses to run as root, so it runs as this unprivileged user.
 _ACCOUNT = 12_346
 _PASSWORD = "a-password-of-tests-1"
 _READY_S = 60.0
@@ -89,7 +89,7 @@ ROOT_PATH = {folder}/log
 
 
 class GiteaMissing(Exception):
-    """It is not built and cannot be built here."""
+    """Gitea is not built and cannot be built here."""
 
 
 @cache
@@ -105,7 +105,7 @@ def program() -> Path:
 
 
 class Refused(AssertionError):
-    """The server said no to a person of a test."""
+    """The server refused a request of a person of a test."""
 
     def __init__(self, answer: httpx.Response) -> None:
         request = answer.request
@@ -117,7 +117,7 @@ class Refused(AssertionError):
 
 @dataclass
 class Person:
-    """An account with a token: what somebody does in the forge's own pages, done by the API."""
+    """An account with a token that acts through the API as a person does in the forge's pages."""
 
     url: str
     login: str
@@ -125,7 +125,7 @@ class Person:
     _client: httpx.Client | None = field(default=None, repr=False)
 
     def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
-        """One request to `/api/v1/…`; the answer's JSON, or its text where it is none."""
+        """Send a request to `/api/v1/…`; return the JSON of the answer, or its text."""
         if self._client is None:
             headers = {"Authorization": f"token {self.token}"} if self.token else {}
             self._client = httpx.Client(
@@ -299,12 +299,12 @@ class Repository:
         return {entry["path"] for entry in tree["tree"] if entry["type"] == "blob"}
 
     def commits(self, branch: str = "main") -> list[str]:
-        """What the commits of a branch say, the newest first."""
+        """Return the messages of the commits of a branch, the newest first."""
         commits = self.who.every(f"{self.path}/commits", sha=branch)
         return [commit["commit"]["message"] for commit in commits]
 
     def status(self, commit: str, state: str, context: str, description: str = "") -> None:
-        """What a CI says about a commit: pending, success, error, failure or warning."""
+        """Set the status of a CI for a commit: pending, success, error, failure or warning."""
         body_fields = {"state": state, "context": context, "description": description}
         self.who.post(f"{self.path}/statuses/{commit}", body_fields)
 
@@ -451,7 +451,7 @@ class Server(Gitea):
 
     @property
     def _environment(self) -> dict[str, str]:
-        # It starts itself anew for each hook of each push: collecting what such a short life left
+        # Gitea starts itself anew for each hook of each push: collecting garbage of so short a life
         # behind was a quarter of all its work.
         thrifty = {"GOGC": "off", "GOMEMLIMIT": "512MiB"}
         who = {"USER": "tests", "HOME": str(self.folder)}
@@ -489,7 +489,7 @@ class Server(Gitea):
         raise AssertionError(f"Gitea does not answer at {self.url}")
 
     def kill(self) -> None:
-        """As a power cut ends it."""
+        """End the server as a power cut does."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:

@@ -1,5 +1,6 @@
-"""GitHub as its official OpenAPI description has it: each request is held against it, each answer
-is one of its own examples.
+"""GitHub as its official OpenAPI description has it.
+
+Each request is checked against the description; each answer is one of its own examples.
 
 Prism was tried for this and is not used: it takes 14 s and 320 MB to start on this description, and
 it lets through a misspelt field of a body and a query parameter that GitHub does not know.
@@ -39,7 +40,7 @@ _MEDIA = re.compile(r"application/vnd\.github[\w.+-]+")
 
 
 class DescriptionMissing(Exception):
-    """It is not in the cache and cannot be fetched."""
+    """The description is not in the cache and cannot be fetched."""
 
 
 #: Other values for fields of an example; for a list, one item for each.
@@ -62,7 +63,7 @@ class Asked:
 
 @dataclass
 class _Reply:
-    """What is answered instead of the first example of the first good status."""
+    """The reply instead of the first example of the first good status."""
 
     status: int = 0
     example: str = ""
@@ -106,7 +107,7 @@ class Description:
         return operation
 
     def has(self, asked: Asked, status: int) -> bool:
-        """Whether an operation is said to answer with a status."""
+        """True if an operation can answer with a status."""
         operation = self.operation(asked.method, asked.template) or {}
         return str(status) in operation.get("responses", {})
 
@@ -187,7 +188,7 @@ class Description:
         values = [self._unwrapped(value) for value in chosen]
         values += [content["example"]] if "example" in content else []
         if not values and where.endswith(_REFUSALS):
-            # The words of a refusal have no example: its schema says what they look like.
+            # The text of a refusal has no example, only a schema.
             known = self.resolved(content["schema"])["properties"]
             return {field: self._sample(schema) for field, schema in known.items()}
         assert values, f"{where} has no example {name}"
@@ -358,7 +359,7 @@ class GithubApi:
             self._replies.setdefault((method, template), []).insert(0, made)
 
     def text(self, media: str, text: str) -> None:
-        """What is answered to those who accept a media type that the description only names."""
+        """The replies for media types that the description only names."""
         self._texts[media] = text
 
     def used(self) -> list[tuple[str, str]]:
@@ -383,7 +384,7 @@ class GithubApi:
                 # The description has no 304 for lists, although GitHub answers so.
                 return 304, reply.headers, None
             if reply.status == 403 and not self.description.has(asked, reply.status):
-                # Any operation can be refused, said or not.
+                # Any operation can be refused, declared or not.
                 words = {"message": "Resource not accessible by personal access token"}
                 return 403, reply.headers, json.dumps(words)
             status, value = self.description.answer(asked.method, asked.template, reply)

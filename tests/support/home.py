@@ -33,7 +33,7 @@ _ENDED = "test-ended"
 
 @dataclass(frozen=True)
 class Answer:
-    """What one run of the program said, and how it ended."""
+    """The output of one run of the program, and its exit code."""
 
     code: int
     stdout: str
@@ -143,10 +143,10 @@ class Home:
         #: What is run as `caloron`.
         self.program: tuple[str, ...] = PROGRAM
 
-    # What the test prepares
+    # Preparation
 
     def init(self, name: str = "demo", *arguments: str, **settings: Any) -> Home:
-        """Make a project; the forge is looked at often, so that a person is noticed soon."""
+        """Make a project; the forge is polled often, so that acts of a person arrive soon."""
         if "--framework" not in arguments:
             arguments = ("--framework", "stub", *arguments)
         assert self.caloron("init", name, *arguments).code == 0
@@ -158,7 +158,7 @@ class Home:
         return self
 
     def script(self, *responses: dict[str, Any], default: str = "APPROVED") -> Home:
-        """What the agents do; without a response of its own, a reviewer approves."""
+        """Set the responses of the agents; a reviewer without a response approves."""
         self.fixture.write_text(json.dumps({"responses": responses, "default": default}))
         return self
 
@@ -173,7 +173,7 @@ class Home:
     def project(self, name: str = "demo") -> Path:
         return self.path / "projects" / name
 
-    # What the user does
+    # Commands of the user
 
     def caloron(
         self,
@@ -246,7 +246,7 @@ class Home:
         """Run another program as the user does."""
         subprocess.run(argv, cwd=cwd, env=self.environment, check=True, capture_output=True)
 
-    # What the user sees
+    # Results
 
     def files(self) -> dict[str, bytes]:
         """The tree of main, without what `init` put there."""
@@ -308,7 +308,7 @@ class Home:
             return ledger.execute(query, (kind,)).fetchall()
 
     def attempts(self, role: str, task: str = "") -> int:
-        """How often an agent, or a verification, was started for this role."""
+        """Count the starts of an agent, or a verification, for this role."""
         items = [item.split("/") for _, item in self._diary("attempt_started")]
         return sum(i[-1].endswith(f"-{role}") and (not task or i[1] == task) for i in items)
 
@@ -334,7 +334,7 @@ class Home:
             try:
                 text, at = log.read_text("utf-8", "replace"), log.stat().st_mtime_ns
             except FileNotFoundError:
-                # What is being written may be renamed meanwhile.
+                # A file that is being written may be renamed meanwhile.
                 continue
             lines = text.split("\n")[:-1]
             rests = [line.removeprefix(beginning) for line in lines if line.startswith(beginning)]

@@ -21,7 +21,7 @@ class Live:
 
     home: Home
     repository: Repository
-    #: Somebody who takes part: a collaborator with an account of her own.
+    #: A person who takes part: a collaborator with an account of her own.
     ada: Repository
 
     def sprint(self, *tasks: dict[str, Any], options: tuple[str, ...] = ()) -> Answer:
@@ -92,7 +92,7 @@ def artefacts(repository: Repository) -> dict[str, Any]:
 
 
 def _files(repository: Repository) -> dict[str, str]:
-    """What main holds, without the README, which names its repository."""
+    """Return the blobs of main, without the README, which names its repository."""
     tree = repository.who.get(f"{repository.path}/git/trees/main", recursive="true")
     blobs = {entry["path"]: entry["sha"] for entry in tree["tree"] if entry["type"] == "blob"}
     return {path: blob for path, blob in blobs.items() if path != "README.md"}

@@ -1,4 +1,4 @@
-"""Somebody who has just cloned the project and types what a page says, at a terminal."""
+"""A new user who has cloned the project and types the commands of a page at a terminal."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ esac
 
 
 class Typed(NamedTuple):
-    """How a script ended, and what was on the screen meanwhile."""
+    """The exit code of a script, and the text on the screen."""
 
     code: int
     screen: str
@@ -79,7 +79,7 @@ class Newcomer:
         self._begin_shop()
 
     def _clone(self) -> None:
-        """What is there now, committed or not; the environment of this very test is its `.venv`."""
+        """Copy the working tree, committed or not; the `.venv` is the environment of this test."""
         listed = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
         names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True).stdout
         for name in filter(None, names.decode().split("\0")):
@@ -129,11 +129,11 @@ class Newcomer:
 
 
 def _read(handle: int, give_up: float) -> str:
-    """What came onto the screen; empty at its end."""
+    """Return the next output of the screen; empty at its end."""
     ready, _, _ = select.select([handle], [], [], max(0.0, give_up - time.monotonic()))
     try:
         return os.read(handle, 1 << 16).decode("utf-8", "replace") if ready else ""
-    except OSError:  # nobody holds the terminal any more
+    except OSError:  # no process has the terminal open any more
         return ""
 
 

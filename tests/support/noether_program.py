@@ -28,7 +28,7 @@ def stand_in(folder: Path) -> str:
 
 
 def differences(binary: str, home: Path, *, executes: bool, most: int | None = None) -> list[str]:
-    """Where a program answers otherwise than was recorded; without Nix code stages do not run."""
+    """List the deviations of a program from the record; without Nix code stages do not run."""
     env = os.environ | {"NOETHER_HOME": str(home), "HOME": str(home)}
     file = home / "asked.json"
     home.mkdir(parents=True, exist_ok=True)

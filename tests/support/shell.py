@@ -1,4 +1,4 @@
-"""A real `caloron shell` in a process of its own, and somebody who calls it."""
+"""A real `caloron shell` in a process of its own, and a client for it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class LiveShell:
         self._end(signal.SIGTERM)
 
     def gone(self) -> bool:
-        """Whether it was killed at a crash point."""
+        """True if the shell was killed at a crash point."""
         assert self.process is not None
         return self.process.poll() is not None
 
