@@ -138,10 +138,16 @@ REVIEW: tuple[Rule[Any], ...] = (
     ),
     Rule(IDLE, queue.change_missing, queue.escalate_missing, _steps(Step.ESCALATED)),
     Rule(
-        IDLE,
+        _steps(Step.REVIEW_QUEUED, Step.POSTING_VERDICT),
         queue.not_verified,
         queue.start_verification,
-        _steps(Step.VERIFYING, Step.MERGE_VERIFYING),
+        _steps(Step.VERIFYING),
+    ),
+    Rule(
+        _steps(Step.MERGE_QUEUED, Step.WAITING_FOR_CI),
+        queue.not_verified,
+        queue.start_verification,
+        _steps(Step.MERGE_VERIFYING),
     ),
     Rule(IDLE, queue.not_reviewed, queue.start_review, _steps(Step.REVIEWING)),
 )
