@@ -47,7 +47,7 @@ def with_steps(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     before = tuple(m for m in MIGRATIONS if not m.rewrite)
 
     def install(*steps: upgrades.Step) -> None:
-        monkeypatch.setattr(upgrades, "STEPS", steps)
+        monkeypatch.setattr(upgrades, "UPGRADES", steps)
         monkeypatch.setattr(ledgers, "MIGRATIONS", before + upgrades.data_migrations(steps))
 
     install()

@@ -18,12 +18,16 @@ from caloron.domain.reporting import forge_texts, work_log
 from caloron.domain.rules import merge_queue, post_merge_check
 from caloron.domain.rules.availability import provider_refused
 from caloron.domain.rules.evaluation import Evaluation
-from caloron.domain.rules.verdicts import ChangesNeeded, has_both, parse_verdict
+from caloron.domain.rules.verdicts import (
+    ChangesNeeded,
+    has_both,
+    parse_verdict,
+    send_back_or_escalate,
+)
 from caloron.domain.rules.verification import (
     main_is_not_suspect,
     outcome_of,
     red_reason,
-    reject,
     reject_red,
 )
 
@@ -214,7 +218,7 @@ def _judge_review(evaluation: Evaluation, ended: Ended) -> None:
         evaluation.complete(task, "nothing to do", "Nothing to do: the reviewer agrees.")
     else:
         details = f"{request}\n\n{_explanation(fact.answer)}".strip()
-        reject(evaluation, task, work.head, request, details)
+        send_back_or_escalate(evaluation, task, work.head, request, details)
 
 
 def _clear_request(evaluation: Evaluation, ended: Ended) -> str | None:
@@ -287,7 +291,7 @@ def _judge_verification(evaluation: Evaluation, ended: Ended) -> None:
     if outcome is None:
         return
     if task.merge.unverified:
-        post_merge_check.verified(evaluation, task, fact, outcome)
+        post_merge_check.verification_ended(evaluation, task, fact, outcome)
     elif work.batch:
         merge_queue.batch_verified(evaluation, work, fact, outcome)
     elif outcome.passes:
