@@ -46,7 +46,7 @@ def with_steps(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Make the program one of a later version."""
     before = tuple(m for m in MIGRATIONS if not m.rewrite)
 
-    def install(*steps: upgrades.Step) -> None:
+    def install(*steps: upgrades.Upgrade) -> None:
         monkeypatch.setattr(upgrades, "UPGRADES", steps)
         monkeypatch.setattr(ledgers, "MIGRATIONS", before + upgrades.data_migrations(steps))
 
