@@ -200,7 +200,7 @@ def test_a_killed_git_of_ours_is_an_interruption_and_not_a_failure_of_the_agent(
 _DEFECT = """
 from caloron.cli.start import run
 from caloron.domain.rules import evaluate, workflow
-owner = workflow.forge if hasattr(workflow.forge, "{name}") else workflow.queue
+owner = workflow.pulls if hasattr(workflow.pulls, "{name}") else workflow.queue
 real = owner.{name}
 
 def {name}(turn):
