@@ -100,8 +100,8 @@ def _idle_sprint(tasks: int) -> Iterator[tuple[TickContext, str]]:
                            check=True, capture_output=True)  # fmt: skip
             ledger = Ledger(Path(folder, "projects", "bench", "ledger.sqlite"))
             plan = tuple(_planned(n) for n in range(tasks))
-            given = Sprint(id="bench", number=0, goal="g", planning=Planning(given_plan=plan))
-            sprint = ledger.create_sprint(given, {}).id
+            new_sprint = Sprint(id="bench", number=0, goal="g", planning=Planning(given_plan=plan))
+            sprint = ledger.create_sprint(new_sprint, {}).id
             context = TickContext(ledger=ledger, clock=SystemClock(), limits=Limits())
             while tick(context, sprint).changed:
                 pass

@@ -76,8 +76,8 @@ def disk():
     handle = os.open('hidden', os.O_RDWR | os.O_CREAT)
     os.unlink('hidden')
     return handle
-held = [{kind}() for _ in range({count})]
-for handle in held:
+handles = [{kind}() for _ in range({count})]
+for handle in handles:
     os.write(handle, bytes(12 << 20))
 time.sleep(600)
 """
@@ -85,14 +85,14 @@ _SOCKETS = """
 import resource, socket, time
 most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 8192), most))
-held, total = [], 0
+sockets, total = [], 0
 while total < 600 << 20:
-    held += socket.socketpair()
-    held[-1].setblocking(False)
-    held[-1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    sockets += socket.socketpair()
+    sockets[-1].setblocking(False)
+    sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     try:
         while True:
-            total += held[-1].send(bytes(1 << 16))
+            total += sockets[-1].send(bytes(1 << 16))
     except BlockingIOError:
         pass
 time.sleep(600)

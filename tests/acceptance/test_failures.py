@@ -14,7 +14,7 @@ from tests.support.home import Home, does, task, writes
 from tests.support.wait import process_lives
 
 
-def test_a_failed_task_holds_its_dependents_until_a_person_releases_it(home: Home) -> None:
+def test_a_failed_task_blocks_its_dependents_until_a_person_releases_it(home: Home) -> None:
     """A task that fails again after its release is a new incident."""
     bad = does("implement", "a", output="no network here", exit_code=7)
     others = (writes("b"), writes("c"), writes("free"))
@@ -103,7 +103,7 @@ def test_an_agent_that_is_released_on_its_own_issue_learns_why_it_was_stopped(ho
     assert notes == ["", f"{died} 7: no network here", f"{died} 8: no memory left"]
 
 
-def test_what_an_agent_does_to_its_repository_and_its_exit_code_harms_no_work(home: Home) -> None:
+def test_damage_to_its_repository_and_its_exit_code_harm_no_work(home: Home) -> None:
     """Work before a bad exit, commits of the agent itself, and a `.git` that is deleted once."""
     own = "git add -A && git commit -q -m mine && echo more >> own.txt"
     home.script(
@@ -120,7 +120,7 @@ def test_what_an_agent_does_to_its_repository_and_its_exit_code_harms_no_work(ho
     assert b"mine" in home.git("log", "--format=%s", "main")
 
 
-def test_an_agent_whose_shim_or_sandbox_is_killed_was_interrupted_and_has_not_failed(
+def test_an_agent_whose_shim_or_sandbox_is_killed_is_interrupted_and_not_failed(
     home: Home,
 ) -> None:
     """Killed three times, which would be a person's concern if it counted as a failure."""
@@ -145,7 +145,7 @@ def test_an_agent_whose_shim_or_sandbox_is_killed_was_interrupted_and_has_not_fa
     assert home.files() == {"a.txt": b"a\n"}
 
 
-def test_an_agent_that_kills_everything_it_can_reach_ends_nobody_but_itself(home: Home) -> None:
+def test_an_agent_that_kills_every_process_ends_only_itself(home: Home) -> None:
     """Neither its shim nor the agent of another task is there for it to kill."""
     other = home.gate("other")
     home.script(does("implement", "a", run="kill -9 -1; sleep 600"), writes("b", run=other.line))
@@ -163,7 +163,7 @@ def test_an_agent_that_kills_everything_it_can_reach_ends_nobody_but_itself(home
     assert reasons == ["the agent ended with exit code 137: no output"]
 
 
-def test_a_planned_framework_that_is_not_set_up_is_the_reason_of_that_task_alone(
+def test_a_framework_that_is_not_set_up_fails_only_its_task(
     home: Home,
 ) -> None:
     plan = json.dumps([task("a", framework="command"), task("b")])
@@ -174,7 +174,7 @@ def test_a_planned_framework_that_is_not_set_up_is_the_reason_of_that_task_alone
     assert "`command` has no command" in answer.tasks["a"]["why"]
 
 
-def test_a_killed_git_of_ours_is_an_interruption_and_not_a_failure_of_the_agent(
+def test_a_killed_git_of_the_engine_is_not_a_failure_of_the_agent(
     home: Home,
 ) -> None:
     """The first three checkouts of workspaces die of a signal."""
@@ -265,7 +265,7 @@ def test_a_visit_of_cron_to_a_sprint_that_a_failed_rule_paused_ends(home: Home) 
     assert home.files() == {"a.txt": b"a\n"}
 
 
-def test_a_discard_that_a_failed_rule_stops_says_so_and_can_be_repeated(home: Home) -> None:
+def test_a_discard_that_a_failed_rule_stops_names_it_and_can_be_repeated(home: Home) -> None:
     upgraded = home.program
     home.script(does("implement", "a", exit_code=1))
     assert home.sprint(task("a")).code == 10

@@ -27,11 +27,11 @@ def proxy(gitea: Server) -> Iterator[FaultProxy]:
 @pytest.fixture
 def through(proxy: FaultProxy, repository: Repository) -> Iterator[Repository]:
     who = Person(proxy.url, "anna", repository.who.token)
-    yield repository.seen_by(who)
+    yield repository.acting_as(who)
     who.close()
 
 
-def test_it_passes_on_and_counts(proxy: FaultProxy, through: Repository) -> None:
+def test_the_proxy_forwards_and_counts_requests(proxy: FaultProxy, through: Repository) -> None:
     with proxy.counting() as heard:
         through.open_issue("größe")
         through.issues()
@@ -40,7 +40,7 @@ def test_it_passes_on_and_counts(proxy: FaultProxy, through: Repository) -> None
     assert heard[1].query["state"] == "all"
 
 
-def test_links_in_answers_lead_back_to_it(
+def test_links_in_answers_lead_back_to_the_proxy(
     proxy: FaultProxy, through: Repository, gitea: Server
 ) -> None:
     made = through.open_issue("one")
@@ -71,7 +71,7 @@ def test_a_connection_is_closed_between_two_requests(
     assert through.issues() == []
 
 
-def test_it_answers_by_itself(proxy: FaultProxy, through: Repository) -> None:
+def test_the_proxy_answers_by_itself(proxy: FaultProxy, through: Repository) -> None:
     proxy.fault("GET", "/issues$", "answer", status=429, headers={"Retry-After": "7"})
     answer = httpx.get(f"{proxy.url}/api/v1{through.path}/issues", trust_env=False)
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "7")
@@ -84,7 +84,7 @@ def test_a_hanging_request_runs_into_its_time_out(proxy: FaultProxy, through: Re
         httpx.get(f"{proxy.url}/api/v1{through.path}/issues", timeout=0.2, trust_env=False)
 
 
-def test_git_clones_and_pushes_through_it(
+def test_git_clones_and_pushes_through_the_proxy(
     proxy: FaultProxy, through: Repository, repository: Repository, tmp_path
 ) -> None:
     git(tmp_path, "clone", "--quiet", through.push_url, "clone")

@@ -204,7 +204,7 @@ FAILURE: Changes = AS_IT_WAS | {
     [(more_cost, COST), (one_more_round, ROUND), (a_failure, FAILURE)],
     ids=["cost", "round", "failure"],
 )
-def test_one_fact_changes_exactly_what_depends_on_it(
+def test_a_fact_changes_exactly_the_values_that_depend_on_it(
     single: Home, change: Change, expected: Changes
 ) -> None:
     before = everything(single)

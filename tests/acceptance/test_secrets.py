@@ -22,7 +22,7 @@ def _where(home: Home, *answers: Answer) -> list[str]:
     return where(home, _KEY, *answers)
 
 
-def test_an_agent_is_not_given_keys_that_it_was_not_promised(home: Home) -> None:
+def test_an_agent_gets_only_the_keys_in_the_settings(home: Home) -> None:
     home.environment |= {_NAME: _KEY, "AWS_SECRET_ACCESS_KEY": _KEY}
     home.script(writes("a", run=f"env; cat /proc/*/environ; echo; echo 'key: '${_NAME}"))
     answer = home.sprint(task("a"))
@@ -34,7 +34,7 @@ def test_an_agent_is_not_given_keys_that_it_was_not_promised(home: Home) -> None
     assert _where(home, answer) == []
 
 
-def test_a_key_that_an_agent_prints_everywhere_is_written_down_nowhere(home: Home) -> None:
+def test_a_key_that_an_agent_prints_is_written_to_no_file(home: Home) -> None:
     home.environment[_NAME] = _KEY
     home.set(pass_env=[_NAME])
     print_key = (
@@ -67,7 +67,7 @@ def test_a_key_in_a_goal_or_a_plan_is_not_kept(home: Home) -> None:
     assert _where(home, answer) == []
 
 
-def test_commits_that_hold_a_key_or_held_it_once_are_refused_and_named(home: Home) -> None:
+def test_commits_with_a_key_in_their_tree_or_history_are_refused_and_named(home: Home) -> None:
     home.environment[_NAME] = _KEY
     home.set(pass_env=[_NAME])
     once = f"echo ${_NAME} > k; git add k; git commit -q -m k; git rm -q k; git commit -q -m no"
@@ -127,7 +127,7 @@ def _views(home: Home) -> list[Answer]:
     return [home.caloron(*words, json=form) for words in asked for form in (True, False)]
 
 
-def test_a_password_said_in_pieces_in_reviews_and_in_feedback_is_written_down_nowhere(
+def test_a_password_split_over_reviews_and_feedback_is_written_to_no_file(
     shop: Home,
 ) -> None:
     value = f"${_WORD_NAME}"
@@ -205,7 +205,7 @@ def test_a_password_is_on_no_command_line_and_in_no_environment_but_the_agents(
     assert _word_is_where(shop, answer) == []
 
 
-def test_the_key_of_the_model_is_kept_nowhere_though_the_agent_reads_and_repeats_it(
+def test_the_key_of_the_model_is_stored_nowhere_even_if_the_agent_prints_it(
     bare_home: Home,
 ) -> None:
     """Claude Code's own tools see its environment, and its conversation is kept for later."""
@@ -257,7 +257,7 @@ echo more >> README.md
 """
 
 
-def test_what_an_agent_swaps_behind_the_checks_does_not_reach_main(shop: Home) -> None:
+def test_files_that_an_agent_swaps_after_the_checks_do_not_reach_main(shop: Home) -> None:
     """Its own program runs in our git: while the history is read, or while files are added."""
     moments = {"log": "log", "raw": "log --pretty=raw", "add": "add"}
     swaps = (writes(name, run=_SWAP.replace("{when}", when)) for name, when in moments.items())

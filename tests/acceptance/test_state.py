@@ -246,7 +246,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_a_restored_project_is_the_one_that_was_backed_up(home_copy: HomeCopy) -> None:
+def test_a_restored_project_equals_the_backed_up_project(home_copy: HomeCopy) -> None:
     texts = {name: (home_copy.home / name).read_bytes() for name in PROJECTIONS}
     facts = set(home_copy.facts())
     shutil.rmtree(home_copy.home)
@@ -353,7 +353,7 @@ def test_a_backup_that_is_damaged_anywhere_is_refused_with_nothing_changed(
     assert not home_copy.home.exists()
 
 
-def test_a_backup_with_names_links_or_devices_of_no_backup_is_refused(home_copy: HomeCopy) -> None:
+def test_a_backup_with_foreign_names_links_or_devices_is_refused(home_copy: HomeCopy) -> None:
     bad = home_copy.root / "bad.tar"
     shutil.rmtree(home_copy.home)
     manifest = plain("manifest.json", b"{}")
@@ -436,7 +436,7 @@ def test_a_killed_backup_leaves_nothing_or_the_whole(home_copy: HomeCopy) -> Non
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_a_killed_restore_leaves_the_old_project_or_the_new_one(
+def test_a_killed_restore_leaves_the_old_or_the_new_project(
     home_copy: HomeCopy, there: bool
 ) -> None:
     force = ["--force"] if there else []

@@ -120,11 +120,11 @@ def test_any_damage_of_the_database_is_repaired(
     assert _errands(agent) == {item: status for item, status in good.items() if item != "mine"}
 
 
-def test_a_missing_folder_or_one_that_the_ledger_does_not_know_is_right(
+def test_a_missing_folder_and_an_unknown_folder_are_no_deviations(
     home_copy: HomeCopy, agent: Path
 ) -> None:
     shutil.rmtree(home_copy.project / "agents" / "b")
-    (home_copy.project / "agents" / "stranger").mkdir()
+    (home_copy.project / "agents" / "unknown").mkdir()
     (home_copy.project / "agents" / "linked").symlink_to(agent)
     (home_copy.project / "agents" / "readme.txt").write_text("a file")
     assert home_copy.deviations() == []

@@ -93,7 +93,7 @@ def test_on_gitea_a_breadcrumb_that_is_killed_twice_is_there_once(
         check(home, number, point, tmp_path_factory.mktemp("points"), f"agent-{nth}")
 
 
-def test_many_calls_at_once_leave_one_comment(home: Home, issue: int) -> None:
+def test_many_calls_at_once_leave_a_single_comment(home: Home, issue: int) -> None:
     for cycle in (1, 2):
         wake(home, "allegro", f"cycle {cycle}")
     calls = [home.start("cycle", "breadcrumb", "allegro", "--issue", str(issue)) for _ in range(4)]

@@ -66,7 +66,7 @@ def _ours_in_tmp() -> set[str]:
 
 
 @pytest.mark.long
-def test_fifty_hostile_agents_leave_nobody_and_nothing_and_honest_work_is_merged(
+def test_fifty_hostile_agents_leave_no_process_and_honest_work_is_merged(
     home: Home,
 ) -> None:
     assert len(HABITS) >= 50

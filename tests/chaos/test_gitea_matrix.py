@@ -112,7 +112,7 @@ class Scenario:
         world.plan(*self.plan)
         ada = self.gitea.person("ada")
         world.environment[blind_gitea.WHO] = f"{ada.url} ada {ada.token} {repository.full_name}"
-        world.person = self.person and partial(self.person, repository.seen_by(ada))
+        world.person = self.person and partial(self.person, repository.acting_as(ada))
         return world, repository
 
     def undisturbed(self) -> list[Effect]:

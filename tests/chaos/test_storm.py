@@ -222,7 +222,7 @@ def _sprint(folder: Path, worlds: list[World], chance: random.Random, most: int)
 @pytest.mark.parametrize(
     "kills", [25, pytest.param(500, marks=pytest.mark.long)], ids=["short", "long"]
 )
-def test_no_work_is_lost_and_nothing_done_twice_in_a_storm_of_kills(
+def test_a_storm_of_kills_loses_no_work_and_repeats_nothing(
     kills: int, tmp_path: Path, worlds: list[World], capsys: pytest.CaptureFixture[str]
 ) -> None:
     seed = os.environ.get("CALORON_STORM_SEED", str(SEED))

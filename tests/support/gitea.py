@@ -171,14 +171,14 @@ class Person:
 
 
 class Repository:
-    """A repository as one person uses it; `seen_by` gives it to another one."""
+    """A repository as one person uses it; `acting_as` gives it to another person."""
 
     def __init__(self, who: Person, full_name: str) -> None:
         self.who = who
         self.full_name = full_name
         self.path = f"/repos/{full_name}"
 
-    def seen_by(self, who: Person) -> Repository:
+    def acting_as(self, who: Person) -> Repository:
         return Repository(who, self.full_name)
 
     @property

@@ -315,7 +315,7 @@ def test_every_kind_of_effect_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
-def test_an_effect_whose_answer_was_lost_is_found_again_and_not_repeated(
+def test_an_effect_whose_response_was_lost_is_recognised_and_not_repeated(
     bench: Bench, kind: type[Any]
 ) -> None:
     before, effect, count = CASES[kind]
@@ -331,7 +331,7 @@ def test_an_effect_whose_answer_was_lost_is_found_again_and_not_repeated(
 
 
 @pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
-def test_an_effect_that_was_intended_by_a_dead_engine_is_found_or_done_but_not_repeated(
+def test_an_intended_effect_of_a_dead_engine_is_recognised_or_done_but_not_repeated(
     bench: Bench, kind: type[Any]
 ) -> None:
     """The next engine knows nothing of the first one's try but the row in the journal."""
@@ -350,7 +350,7 @@ def test_an_effect_that_was_intended_by_a_dead_engine_is_found_or_done_but_not_r
 
 
 @pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
-def test_an_effect_that_a_restored_ledger_does_not_know_of_is_found_and_not_repeated(
+def test_an_effect_unknown_to_a_restored_ledger_is_recognised_and_not_repeated(
     bench: Bench, kind: type[Any]
 ) -> None:
     """The forge went on after the backup: what is planned anew was done there long ago."""
