@@ -39,7 +39,7 @@ def in_every_run(test: pytest.Function) -> bool:
 
 @pytest.fixture  # type: ignore[no-redef]
 def forge_of_a_person(gitea: Server, tmp_path: Path) -> Iterator[tuple[Forge, Person]]:
-    """The home that the table uses instead of its local home."""
+    """The forge and the person of the table, on Gitea instead of the local forge."""
     ours, anna = gitea.person("caloron"), gitea.person("anna")
     repository = gitea.repository(ours)
     repository.collaborator(anna)
