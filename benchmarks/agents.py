@@ -202,12 +202,12 @@ def _original(environment: dict[str, str]) -> Callable[[], float] | None:
 
 
 def _timed(command: tuple[str, ...], environment: dict[str, str]) -> Callable[[], float]:
-    def once() -> float:
+    def timed_run() -> float:
         began = time.perf_counter()
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
         return time.perf_counter() - began
 
-    return once
+    return timed_run
 
 
 def _filled(where: Path, items: int) -> Path:

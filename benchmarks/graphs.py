@@ -51,12 +51,12 @@ def _tick_beside_processes() -> Measure:
             tick(context, sprint)
             return time.perf_counter() - began
 
-        def outside() -> float:
+        def run_in_processes() -> float:
             began = time.perf_counter()
             run_graph(tick_graph(), {"sprint_id": sprint}, each)
             return time.perf_counter() - began
 
-        mine, theirs = alternate(5, inside, outside)
+        mine, theirs = alternate(5, inside, run_in_processes)
         busy = [inside() for _ in range(50)]
     return Measure(
         f"tick over {_TASKS} idle tasks, speed of one process per stage",
@@ -203,17 +203,17 @@ def _growth() -> Measure:
     catalogue, functions = Catalogue([_ADD]), FunctionRunner()
     functions.add(_ADD, _add)
 
-    def whole(nodes: int) -> Callable[[], float]:
+    def full_run(nodes: int) -> Callable[[], float]:
         text = _chain(nodes)
 
-        def once() -> float:
+        def timed_run() -> float:
             began = time.perf_counter()
             run_graph(prepare(text, catalogue), {"n": 0}, functions, Settings())
             return time.perf_counter() - began
 
-        return once
+        return timed_run
 
-    large, small = alternate(5, whole(_NODES), whole(_NODES // 4))
+    large, small = alternate(5, full_run(_NODES), full_run(_NODES // 4))
     return Measure(
         f"{_NODES:,} nodes read, checked and run, of four times a quarter",
         ratio(large, small) / 4,

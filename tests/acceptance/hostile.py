@@ -289,18 +289,18 @@ GROUPS = {
 HABITS = {name: habit for group in GROUPS.values() for name, habit in group.items()}
 
 
-def acts(name: str, habit: Habit, trap: str) -> dict[str, Any]:
+def response_of(name: str, habit: Habit, trap: str) -> dict[str, Any]:
     """Return the response of an agent with a habit; its command line marks its shell."""
     line = f": {TRAP}; {habit.line}".replace(TRAP, trap)
     return does("implement", name, files={f"{name}.txt": f"{name}\n"}, run=line)
 
 
-def let_loose(home: Home, names: Iterable[str], **settings: Any) -> Answer:
+def run_hostile_sprint(home: Home, names: Iterable[str], **settings: Any) -> Answer:
     """A sprint of agents with these habits, and of one honest agent."""
     names = list(names)
     home.set(**LIMITS | {"parallel": 2} | settings)
     trap = str(home.root / "trapped")
-    home.script(*(acts(name, HABITS[name], trap) for name in names), writes("honest"))
+    home.script(*(response_of(name, HABITS[name], trap) for name in names), writes("honest"))
     return home.sprint(*map(task, names), task("honest"))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.support.home import Answer, Home
 
 
-def where(home: Home, secret: str, *answers: Answer) -> list[str]:
+def sources_of_secret(home: Home, secret: str, *answers: Answer) -> list[str]:
     """The places where a secret can be read."""
     key = secret.encode()
     forms = (key, base64.b64encode(key), key.hex().encode())

@@ -89,10 +89,10 @@ def test_claude_code_plans_writes_fixes_in_the_same_conversation_and_is_merged(
     assert answer.data["cost_usd"] > 0
     assert answer.tasks["greet"]["cost_usd"] > 0
     assert answer.tasks["greet"]["tokens"] > 0
-    assert key_is_nowhere(home)
+    assert key_is_in_no_file(home)
 
 
-def key_is_nowhere(home: Home) -> bool:
+def key_is_in_no_file(home: Home) -> bool:
     files = [file for file in home.path.rglob("*") if file.is_file() and not file.is_symlink()]
     assert files
     return not any(_KEY.encode() in file.read_bytes() for file in files)
@@ -160,7 +160,7 @@ def test_a_sprint_waits_for_an_exhausted_quota_without_a_failure(
     assert (answer.code, answer.statuses) == (0, {"greet": "Done"}), answer
     assert home.escalations() == []
     assert home.state_file()["state"]["tasks"]["greet"].get("failures", 0) == 0
-    assert key_is_nowhere(home)
+    assert key_is_in_no_file(home)
 
 
 def test_an_agent_whose_model_hangs_is_restarted_in_its_conversation(

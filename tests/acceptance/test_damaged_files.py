@@ -41,7 +41,7 @@ COMMANDS = (
 )
 
 
-def ours(home: Home) -> list[Path]:
+def text_files(home: Home) -> list[Path]:
     """Every text file of ours that commands read."""
     names = ["config.yml", "sprints.json", "ledger.id", "engine.lock"]
     files = [home.project() / name for name in names]
@@ -52,7 +52,7 @@ def ours(home: Home) -> list[Path]:
 
 
 def test_a_file_that_is_not_text_causes_no_internal_error(worked: Home) -> None:
-    files = ours(worked)
+    files = text_files(worked)
     assert worked.path / "active" in files
     for file in files:
         before = file.read_bytes()

@@ -54,7 +54,7 @@ def release(home: Home, number: int) -> None:
     assert home.caloron("issue", "comment", str(number), "resolved").code == 0
 
 
-def notes_to(home: Home, item: str) -> list[str]:
+def failure_notes(home: Home, item: str) -> list[str]:
     """Return the note about the previous attempt in each prompt of an item, in order."""
     runs = (home.project() / "runs" / "demo-1" / item).iterdir()
     prompts = [run / "prompt.txt" for run in sorted(runs, key=lambda run: int(run.name))]
@@ -79,12 +79,15 @@ def test_every_role_learns_why_its_last_attempt_failed(home: Home) -> None:
     assert home.escalations() == []
     assert home.files() == {"a.txt": b"better\n"}
     died = "the agent ended with exit code"
-    assert notes_to(home, "po/1-po") == ["", "the planner ended with exit code 3: lost my notes"]
-    assert notes_to(home, "a/1-implement") == ["", f"{died} 7: no space for wheels"]
-    assert notes_to(home, "a/4-fix") == ["", f"{died} 4: a stuck key"]
+    assert failure_notes(home, "po/1-po") == [
+        "",
+        "the planner ended with exit code 3: lost my notes",
+    ]
+    assert failure_notes(home, "a/1-implement") == ["", f"{died} 7: no space for wheels"]
+    assert failure_notes(home, "a/4-fix") == ["", f"{died} 4: a stuck key"]
     unclear = "no clear verdict in the review's answer: I cannot say"
-    assert notes_to(home, "a/6-review") == ["", unclear]
-    assert notes_to(home, "c/1-check") == ["", f"{died} 5: a flat tyre"]
+    assert failure_notes(home, "a/6-review") == ["", unclear]
+    assert failure_notes(home, "c/1-check") == ["", f"{died} 5: a flat tyre"]
 
 
 def test_an_agent_that_is_released_on_its_own_issue_learns_why_it_was_stopped(home: Home) -> None:
@@ -99,7 +102,7 @@ def test_an_agent_that_is_released_on_its_own_issue_learns_why_it_was_stopped(ho
     assert home.caloron("resume").code == 0
     assert home.files() == {"a.txt": b"a\n"}
     died = "the agent ended with exit code"
-    notes = notes_to(home, "a/1-implement")
+    notes = failure_notes(home, "a/1-implement")
     assert notes == ["", f"{died} 7: no network here", f"{died} 8: no memory left"]
 
 

@@ -20,8 +20,15 @@ def writes(home: Home, name: str, run: str = "true") -> None:
 
 def on(home: Home, repository: Repository) -> Home:
     home.environment[TOKEN] = repository.who.token
-    where = ("--host", repository.who.url, "--repo", repository.full_name, "--token-env", TOKEN)
-    return home.init("demo", "--forge", "gitea", *where)
+    forge_options = (
+        "--host",
+        repository.who.url,
+        "--repo",
+        repository.full_name,
+        "--token-env",
+        TOKEN,
+    )
+    return home.init("demo", "--forge", "gitea", *forge_options)
 
 
 def test_a_recreated_project_does_not_use_the_branches_of_the_old_project(

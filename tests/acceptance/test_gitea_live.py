@@ -39,8 +39,8 @@ def repository(server: Server, ada: Person) -> Repository:
 def home(bare_home: Home, repository: Repository, ada: Person) -> Home:
     """A home with project `demo` on that repository."""
     bare_home.environment |= {"ADA": ada.token, "HOOK": SECRET}
-    where = ("--host", ada.url, "--repo", repository.full_name, "--token-env", "ADA")
-    return bare_home.init("demo", "--forge", "gitea", *where)
+    forge_options = ("--host", ada.url, "--repo", repository.full_name, "--token-env", "ADA")
+    return bare_home.init("demo", "--forge", "gitea", *forge_options)
 
 
 def free_port() -> int:

@@ -113,8 +113,8 @@ def test_a_finished_task_costs_a_known_number_of_requests(gitea: Server, bare_ho
     proxy, robot = FaultProxy(gitea.url), gitea.person("robot")
     repository = gitea.repository(robot)
     bare_home.environment["ROBOT"] = robot.token
-    where = ("--host", proxy.url, "--repo", repository.full_name, "--token-env", "ROBOT")
-    home = bare_home.init("demo", "--forge", "gitea", *where, poll_s=3600.0)
+    forge_options = ("--host", proxy.url, "--repo", repository.full_name, "--token-env", "ROBOT")
+    home = bare_home.init("demo", "--forge", "gitea", *forge_options, poll_s=3600.0)
     names = ("a", "b", "c")
     home.script(*map(writes, names))
     with proxy.counting() as heard:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.gitea_home import REVIEWER_TOKEN, TOKEN, GiteaHome
-from tests.acceptance.searching import where
+from tests.acceptance.searching import sources_of_secret
 from tests.support.gitea import Server
 from tests.support.home import does, task, writes
 
@@ -128,7 +128,7 @@ def test_no_token_of_the_forge_is_readable_for_an_agent_or_written_to_a_file(
     assert {line for line in matches if not line.startswith("DECOY ")} == set()
     assert (watch.leaks, watch.rounds > 10) == (set(), True)
     for token in home.tokens:
-        assert where(home, token, answer) == []
+        assert sources_of_secret(home, token, answer) == []
         assert token not in json.dumps(_on_the_forge(home))
 
 

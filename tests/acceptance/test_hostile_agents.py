@@ -19,16 +19,17 @@ from tests.acceptance.hostile import (
     GROUPS,
     TRAP,
     assert_each_ended_as_it_must,
-    let_loose,
+    run_hostile_sprint,
 )
-from tests.acceptance.ordinary import OrdinaryHome, can_be_ordinary
 from tests.acceptance.repositories import from_repository
+from tests.acceptance.unprivileged import UnprivilegedHome, can_run_unprivileged
 from tests.integration.agents.test_scope import HOARD, needs_systemd
 from tests.support.home import Home, Running, does, task, writes
 from tests.support.wait import wait_for
 
 _AS_USER = pytest.param(
-    "user", marks=pytest.mark.skipif(not can_be_ordinary(), reason="only root can be another user")
+    "user",
+    marks=pytest.mark.skipif(not can_run_unprivileged(), reason="only root can be another user"),
 )
 
 
@@ -37,7 +38,7 @@ def anyones_home(request: pytest.FixtureRequest) -> Iterator[Home]:
     # Not in pytest's own folder, which no other user can enter.
     root = Path(tempfile.mkdtemp(prefix="caloron-hostile-"))
     root.chmod(0o755)
-    home = OrdinaryHome(root) if request.param == "user" else Home(root)
+    home = UnprivilegedHome(root) if request.param == "user" else Home(root)
     try:
         yield home.init()
     finally:
@@ -50,7 +51,7 @@ def test_hostile_agents_end_as_expected_and_the_sprint_continues(
     anyones_home: Home, group: str
 ) -> None:
     habits = GROUPS[group]
-    answer = let_loose(anyones_home, habits)
+    answer = run_hostile_sprint(anyones_home, habits)
     assert answer.code == (10 if any(h.refused for h in habits.values()) else 0), answer
     assert_each_ended_as_it_must(anyones_home, answer, habits)
 

@@ -54,7 +54,7 @@ def more_cost(home: Home) -> None:
     ledger.close()
 
 
-def one_more_round(home: Home) -> None:
+def add_review_round(home: Home) -> None:
     def reviewed_again(data: dict[str, Any]) -> dict[str, Any]:
         review = data["review"]
         return data | {"review": review | {"reviewed": [*review["reviewed"], "another"]}}
@@ -201,7 +201,7 @@ FAILURE: Changes = AS_IT_WAS | {
 
 @pytest.mark.parametrize(
     ("change", "expected"),
-    [(more_cost, COST), (one_more_round, ROUND), (a_failure, FAILURE)],
+    [(more_cost, COST), (add_review_round, ROUND), (a_failure, FAILURE)],
     ids=["cost", "round", "failure"],
 )
 def test_a_fact_changes_exactly_the_values_that_depend_on_it(
@@ -214,7 +214,7 @@ def test_a_fact_changes_exactly_the_values_that_depend_on_it(
     assert changed(before, after) == expected
 
 
-@pytest.mark.parametrize("change", [more_cost, one_more_round, a_failure])
+@pytest.mark.parametrize("change", [more_cost, add_review_round, a_failure])
 def test_the_prompt_of_the_next_planner_has_exactly_this_context(
     single: Home, change: Change
 ) -> None:

@@ -97,13 +97,13 @@ def test_a_red_main_shows_the_failing_test_and_a_remedy(home: Home) -> None:
         "inbox": text(home, "inbox"),
         "report": text(home, "report"),
     }
-    for where, page in pages.items():
-        assert "1 failed: tests/test_x.py::test_y" in page, (where, page)
-        assert "| E  assert 1 == 2" in page, (where, page)
-        assert "caloron resume demo-2" in page, (where, page)
-        assert "--allow-red" in page, (where, page)
+    for command, page in pages.items():
+        assert "1 failed: tests/test_x.py::test_y" in page, (command, page)
+        assert "| E  assert 1 == 2" in page, (command, page)
+        assert "caloron resume demo-2" in page, (command, page)
+        assert "--allow-red" in page, (command, page)
         # The report shows the line that verifies, which draws the ruler.
-        assert ruler not in page or where == "report"
+        assert ruler not in page or command == "report"
     assert "1 failed: tests/test_x.py::test_y" in text(home, "status")
     assert "main before: red (2 of 2 runs)" in pages["report"]
     assert "0 of 0 runs" not in pages["report"]

@@ -287,16 +287,16 @@ def test_behind_a_proxy_agents_and_setup_reach_their_allowed_hosts(home: Home) -
 
 _SETUP_PROBE = """
 import os, socket, sys, urllib.error, urllib.request
-def knock(name, family, address):
-    with socket.socket(family) as knocking:
+def connect_to(name, family, address):
+    with socket.socket(family) as client:
         try:
-            knocking.connect(address)
-            print('probe:', name, 'reached' if knocking.recv(5) else 'refused', flush=True)
+            client.connect(address)
+            print('probe:', name, 'reached' if client.recv(5) else 'refused', flush=True)
         except OSError:
             print('probe:', name, 'refused', flush=True)
-knock('abstract', socket.AF_UNIX, '\\0' + sys.argv[1])
-knock('loopback', socket.AF_INET, ('127.0.0.1', int(sys.argv[2])))
-knock('offered', socket.AF_INET, ('127.0.0.1', int(sys.argv[3])))
+connect_to('abstract', socket.AF_UNIX, '\\0' + sys.argv[1])
+connect_to('loopback', socket.AF_INET, ('127.0.0.1', int(sys.argv[2])))
+connect_to('offered', socket.AF_INET, ('127.0.0.1', int(sys.argv[3])))
 os.environ['no_proxy'] = ''
 for target in (f'127.0.0.1:{sys.argv[2]}', f'[::ffff:127.0.0.1]:{sys.argv[2]}'):
     try:

@@ -301,7 +301,7 @@ def test_files_of_a_workspace_elsewhere_come_back_there(home_copy: HomeCopy) -> 
     assert home_copy.verify()["deviations"] == []
 
 
-def sealed(target: Path, members: list[tuple[tarfile.TarInfo, bytes]]) -> Path:
+def with_digest(target: Path, members: list[tuple[tarfile.TarInfo, bytes]]) -> Path:
     """A tar with a right digest at its end, whatever is in it."""
     with target.open("w+b") as file, tarfile.open(fileobj=file, mode="w") as tar:
         for member, content in members:
@@ -333,7 +333,7 @@ def made_of(good: Path, target: Path, change: Callable[[dict[str, bytes], Any], 
         for n, c in parts.items()
     ]
     members = [plain("manifest.json", json.dumps(manifest).encode())]
-    return sealed(target, members + [plain(*part) for part in parts.items()])
+    return with_digest(target, members + [plain(*part) for part in parts.items()])
 
 
 def test_a_backup_that_is_damaged_anywhere_is_refused_with_nothing_changed(
@@ -358,13 +358,13 @@ def test_a_backup_with_foreign_names_links_or_devices_is_refused(home_copy: Home
     shutil.rmtree(home_copy.home)
     manifest = plain("manifest.json", b"{}")
     for name in ("../out", "/tmp/out", "kv/../../out", "workspace/a/b", "kv/.x", "runs/x", "kv/"):
-        sealed(bad, [manifest, plain(name, b"x")])
+        with_digest(bad, [manifest, plain(name, b"x")])
         assert home_copy.caloron("restore", str(bad)).code == 8, name
     kinds = (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE)
     for kind in kinds:
         member = tarfile.TarInfo("config.yml")
         member.type, member.linkname = kind, "/etc/passwd"
-        sealed(bad, [manifest, (member, b"")])
+        with_digest(bad, [manifest, (member, b"")])
         assert home_copy.caloron("restore", str(bad)).code == 8, kind
     bomb = tarfile.TarInfo("ledger.sqlite")
     bomb.pax_headers = {
@@ -373,9 +373,9 @@ def test_a_backup_with_foreign_names_links_or_devices_is_refused(home_copy: Home
     }  # fmt: skip
     content = b"1\n0\n0\n".ljust(512, b"\0")
     bomb.size = len(content)
-    sealed(bad, [manifest, (bomb, content)])
+    with_digest(bad, [manifest, (bomb, content)])
     assert home_copy.caloron("restore", str(bad)).code == 8
-    sealed(bad, [manifest, plain("config.yml", b"x"), plain("config.yml", b"x")])
+    with_digest(bad, [manifest, plain("config.yml", b"x"), plain("config.yml", b"x")])
     assert home_copy.caloron("restore", str(bad)).code == 8
     assert not home_copy.home.exists()
     assert not Path("/tmp/out").exists()
