@@ -121,7 +121,7 @@ def _planned(number: int) -> PlannedTask:
 
 
 def _cold_tick() -> Measure:
-    """While an agent is at work and nothing happened."""
+    """Measure a tick while an agent is at work and nothing happened."""
     with home() as bench_home:
         bench_home.write(
             {"a": []}, [{"when": {"role": "implement"}, "sleep_s": 3600, "output": "x"}]

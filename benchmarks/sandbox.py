@@ -40,7 +40,7 @@ def _confined(workspace: Path, network: Network) -> Callable[[], float]:
 
 
 def _started(workspace: Path) -> Callable[[], float]:
-    """Without the making of the command line, which happens while a workspace is made ready."""
+    """Return the start alone: the command line is made while a workspace is prepared."""
     confined = sandbox.Bubblewrap().confine(("true",), SandboxSpec(workspace=workspace))
     argv = supervise.as_argv(confined)
 

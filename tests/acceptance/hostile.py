@@ -296,7 +296,7 @@ def response_of(name: str, habit: Habit, trap: str) -> dict[str, Any]:
 
 
 def run_hostile_sprint(home: Home, names: Iterable[str], **settings: Any) -> Answer:
-    """A sprint of agents with these habits, and of one honest agent."""
+    """Run a sprint of agents with these habits, and of an honest agent."""
     names = list(names)
     home.set(**LIMITS | {"parallel": 2} | settings)
     trap = str(home.root / "trapped")

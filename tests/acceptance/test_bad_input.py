@@ -10,7 +10,7 @@ from tests.support.home import Home, does, task, writes
 
 
 def _refused(home: Home, *named: str) -> None:
-    """The sprint is refused as bad input, with these words, and nothing has begun."""
+    """Check that the sprint is refused as bad input with these words, and nothing begins."""
     plan = home.plan(task("a"))
     answer = home.caloron("sprint", "go", "--plan", str(plan), "--yes")
     assert answer.code == 2, answer

@@ -42,7 +42,7 @@ COMMANDS = (
 
 
 def text_files(home: Home) -> list[Path]:
-    """Every text file of ours that commands read."""
+    """List the text files of Caloron that commands read."""
     names = ["config.yml", "sprints.json", "ledger.id", "engine.lock"]
     files = [home.project() / name for name in names]
     files += [home.path / "active", home.path / "kv" / "demo-1.json"]

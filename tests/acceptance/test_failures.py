@@ -126,7 +126,7 @@ def test_damage_to_its_repository_and_its_exit_code_harm_no_work(home: Home) -> 
 def test_an_agent_whose_shim_or_sandbox_is_killed_is_interrupted_and_not_failed(
     home: Home,
 ) -> None:
-    """Killed three times, which would be a person's concern if it counted as a failure."""
+    """Three kills would need a person if they counted as failures."""
     writing = home.gate("writing")
     home.script(writes("a", run=writing.line))
     running = home.start_sprint(task("a"))
@@ -149,7 +149,7 @@ def test_an_agent_whose_shim_or_sandbox_is_killed_is_interrupted_and_not_failed(
 
 
 def test_an_agent_that_kills_every_process_ends_only_itself(home: Home) -> None:
-    """Neither its shim nor the agent of another task is there for it to kill."""
+    """The sandbox hides its shim and the agents of other tasks from its kill."""
     other = home.gate("other")
     home.script(does("implement", "a", run="kill -9 -1; sleep 600"), writes("b", run=other.line))
     running = home.start_sprint(task("a"), task("b"))

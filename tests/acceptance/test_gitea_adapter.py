@@ -52,7 +52,7 @@ def repository(gitea: Server, owner: Person, robot: Person) -> Repository:
 
 @pytest.fixture
 def forge(gitea: Server, repository: Repository, owner: Person) -> Iterator[RemoteForge]:
-    """With one account, the owner's own."""
+    """A forge with a single account, the owner's."""
     made = connect("gitea", gitea.url, repository.full_name, owner.token)
     yield made
     made.close()
@@ -62,7 +62,7 @@ def forge(gitea: Server, repository: Repository, owner: Person) -> Iterator[Remo
 def two(
     gitea: Server, repository: Repository, owner: Person, robot: Person
 ) -> Iterator[RemoteForge]:
-    """With a second account for reviews."""
+    """A forge with a second account for reviews."""
     made = connect("gitea", gitea.url, repository.full_name, owner.token, robot.token)
     yield made
     made.close()

@@ -157,7 +157,7 @@ def test_each_task_has_one_progress_comment_that_ends_with_done(
 
 
 def test_the_token_is_written_nowhere(home: Home, repository: Repository, ada: Person) -> None:
-    """Neither by us nor by an agent that finds it, in whatever way, and says it."""
+    """Neither Caloron nor an agent that prints the token writes it to a file."""
     home.script(
         WRITES | {"output": f"I found {ada.token}", "files": {"a.txt": "a\n"}},
         {"when": {"role": "review"}, "output": f"I saw {ada.token}\nAPPROVED"},

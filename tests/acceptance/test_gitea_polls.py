@@ -81,7 +81,7 @@ def until_idle(watch: Watch, proxy: FaultProxy) -> None:
 def test_a_poll_costs_two_requests_per_changed_pull_request_and_one_per_fifty_others(
     world: World, proxy: FaultProxy, repository: Repository
 ) -> None:
-    """However many tasks there are. Three lists are asked for in any case."""
+    """The number of tasks does not matter. Each poll reads three lists."""
     pulls = []
     for n in range(10):
         repository.write_file(f"{n}.txt", "new\n", new_branch=f"feature-{n}")

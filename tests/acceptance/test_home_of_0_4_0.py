@@ -124,7 +124,7 @@ def paid(home: Home, project: str) -> list[float]:
 
 
 def finish(home: Home, project: str) -> Answer:
-    """Go on as a user does, who says yes to the plan and that b can be tried again."""
+    """Continue as a user who approves the plan and releases b."""
     answer = caloron(home, project, "resume", "--yes")
     if project == "escalated":
         assert answer.code == 10, answer

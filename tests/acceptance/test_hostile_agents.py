@@ -180,7 +180,7 @@ def test_a_prompt_longer_than_any_command_line_reaches_a_program_whole(
 
 
 def test_an_agent_cannot_write_its_input_files_through_proc(anyones_home: Home) -> None:
-    """Its prompt comes from a file outside; /proc would open that file anew, for writing."""
+    """The prompt comes from a file outside, which /proc would open again for writing."""
     tries = "for n in self 1; do echo planted >> /proc/$n/fd/0 && echo $n >> wrote.txt; done"
     doors = "ls -l /proc/[0-9]*/fd 2>/dev/null | sed -n 's/.* -> //p' > doors.txt"
     line = f"cat > asked.txt; {tries}; chmod 777 /proc/self/fd/0; {doors}; echo APPROVED"
@@ -316,7 +316,7 @@ def test_programs_of_the_author_cannot_replace_the_verification(home: Home) -> N
 
 
 def test_setup_of_a_change_cannot_make_the_reviewers_git_run_its_programs(home: Home) -> None:
-    """Setup runs what the author wrote, in the very workspace that the reviewer gets."""
+    """Setup runs programs of the author in the same workspace that the reviewer gets."""
     evil = (
         "printf '#!/bin/sh\\necho evil >> /tmp/ran\\n' > .git/evil; chmod +x .git/evil;"
         " git config core.fsmonitor /workspace/.git/evil; echo set up"
@@ -347,7 +347,7 @@ def _signal(pid: int, what: signal.Signals) -> bool:
 
 
 def test_after_an_hour_of_sleep_no_agent_is_ended_restarted_or_failed(home: Home) -> None:
-    """Everybody stands still, and the leases are as old as if it had been an hour."""
+    """Stop all processes, and make the leases an hour older."""
     home.set(lease_s=3, stall_threshold_m=1, timeout_s=600)
     gate = home.gate("working")
     home.script(writes("a", run=gate.line), writes("b", run=gate.line))

@@ -76,7 +76,7 @@ def edit(home: Home, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None
 
 
 def leaves(data: Any, path: str = "") -> dict[str, Any]:
-    """Every single value of an answer, by where it stands; lists of records by their names."""
+    """Return every single value of an answer by its path; lists of records by their names."""
     if isinstance(data, dict):
         return {k: v for name in data for k, v in leaves(data[name], f"{path}.{name}").items()}
     if isinstance(data, list) and data and isinstance(data[0], dict):

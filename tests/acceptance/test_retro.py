@@ -60,7 +60,7 @@ def mixed(home: Home) -> Home:
 
 @pytest.fixture(scope="module")
 def read_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    """The same sprint, for tests that only read it."""
+    """The mixed sprint, for tests that only read it."""
     home = Home(tmp_path_factory.mktemp("mixed"))
     yield _mixed(home.init())
     home.close()
@@ -308,7 +308,7 @@ def test_a_crash_in_the_retro_loses_nothing_and_doubles_nothing(home: Home, poin
 
 
 def test_the_retro_has_the_measured_time_of_each_agent(read_only: Home) -> None:
-    """Feedback counts each run as one minute at least; the table has what was measured."""
+    """Feedback counts each run as at least a minute; the table has the measured time."""
     (agent,) = [a for a in read_only.data("retro")["agents"] if a["agent"] == "a"]
     assert agent["time_s"] < 60
     section = page(read_only, "retro").split("## Agent feedback")[1]

@@ -6,7 +6,7 @@ from tests.support.home import Home, does, task, writes
 
 
 def release(home: Home, name: str) -> None:
-    """A person says that the cause is gone."""
+    """Comment `resolved` as a person, because the cause is gone."""
     number = next(issue["number"] for issue in home.issues() if issue["task"] == name)
     assert home.caloron("issue", "comment", str(number), "resolved").code == 0
 
@@ -37,7 +37,7 @@ def test_a_rejected_change_is_fixed_with_the_whole_review_and_reviewed_again(
 def test_only_the_exact_word_on_the_last_line_of_a_reviewer_that_ends_well_approves(
     home: Home,
 ) -> None:
-    """An unclear verdict is asked for once more, then a person releases or approves."""
+    """An unclear verdict is requested once more, then a person releases or approves."""
     answers = {
         "goes-on": "APPROVED\nbut please change the name",
         "lower-case": "approved",

@@ -17,7 +17,7 @@ def _cost(usd: float) -> dict[str, Any]:
 
 
 def _common_value(values: dict[str, Any]) -> Any:
-    """The one value that all views have."""
+    """Return the value that all views have in common."""
     assert len(set(map(repr, values.values()))) == 1, values
     return next(iter(values.values()))
 

@@ -94,7 +94,7 @@ def test_a_red_main_stops_the_sprint_before_any_agent_is_asked(bare_home: Home) 
 
 
 def test_a_main_that_is_green_again_needs_no_permission(bare_home: Home) -> None:
-    """While it stays red, results are taken only if the user allows that."""
+    """While main stays red, results are merged only if the user allows that."""
     home = from_repository(bare_home, {"old.txt": "old\n"})
     home.set(verify="test ! -e old.txt || grep -q new old.txt")
     home.script(writes("a"), writes("b"))

@@ -18,7 +18,7 @@ _KEY = "sk-ant-api03-" + "Zq7Lw0Tn3Xc9Vb5Rm1" * 4
 
 
 def _sources_of_key(home: Home, *answers: Answer) -> list[str]:
-    """The places where the key can be read."""
+    """List the sources in which the key is readable."""
     return sources_of_secret(home, _KEY, *answers)
 
 
@@ -118,7 +118,7 @@ def shop(home: Home) -> Home:
 
 
 def _views(home: Home) -> list[Answer]:
-    """Everything that a person can be shown."""
+    """Return all answers of commands that show work to a person."""
     numbers = [str(i["number"]) for i in home.issues()]
     asked = [("status",), ("why",), ("config", "show"), ("doctor",)]
     asked += [("logs", "a")]
@@ -258,7 +258,7 @@ echo more >> README.md
 
 
 def test_files_that_an_agent_swaps_after_the_checks_do_not_reach_main(shop: Home) -> None:
-    """Its own program runs in our git: while the history is read, or while files are added."""
+    """The agent's program runs in the engine's git while it reads the history or adds files."""
     moments = {"log": "log", "raw": "log --pretty=raw", "add": "add"}
     swaps = (writes(name, run=_SWAP.replace("{when}", when)) for name, when in moments.items())
     shop.script(*swaps)

@@ -302,7 +302,7 @@ def test_files_of_a_workspace_elsewhere_come_back_there(home_copy: HomeCopy) -> 
 
 
 def with_digest(target: Path, members: list[tuple[tarfile.TarInfo, bytes]]) -> Path:
-    """A tar with a right digest at its end, whatever is in it."""
+    """Write a tar of any members with a right digest at its end."""
     with target.open("w+b") as file, tarfile.open(fileobj=file, mode="w") as tar:
         for member, content in members:
             tar.addfile(member, io.BytesIO(content))

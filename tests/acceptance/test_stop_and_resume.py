@@ -115,7 +115,7 @@ def test_a_stop_does_not_wait_for_a_long_salvage_and_resume_makes_it(home: Home)
 
 
 def test_an_interrupted_attempt_counts_towards_no_limit(home: Home) -> None:
-    """Stopped again and again, the task still has its attempts."""
+    """A task that is stopped repeatedly keeps its attempts."""
     _stuck_writer(home)
     running = home.start_sprint(task("a"))
     for arrival in (1, 2, 3):
@@ -129,7 +129,7 @@ def test_an_interrupted_attempt_counts_towards_no_limit(home: Home) -> None:
 
 
 def test_a_sprint_stopped_in_mid_planning_is_planned_on_resume(home: Home) -> None:
-    """A plan once made is never asked for again."""
+    """A finished plan is not requested again."""
     planning, writing = home.gate("planning"), home.gate("writing")
     plan = json.dumps([task("a")])
     home.script(does("po", run=planning.line, output=plan), writes("a", run=writing.line))
@@ -174,7 +174,7 @@ def test_without_a_sprint_there_is_nothing_to_stop_or_to_resume(home: Home) -> N
 
 
 def test_a_second_ctrl_c_leaves_at_once_and_nothing_is_lost(home: Home) -> None:
-    """An agent that ignores every polite word does not keep its user waiting."""
+    """An agent that ignores signals does not delay the end."""
     line = f"trap '' TERM; {home.gate('writing').line}"
     home.script(writes("a", run=line))
     running = home.start_sprint(task("a"))

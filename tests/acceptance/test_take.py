@@ -21,7 +21,7 @@ def shop(bare_home: Home) -> Repository:
 
 
 def _refused(shop: Repository, *words: str) -> None:
-    """Taking is refused with these words, and leaves everything as it was."""
+    """Check that `take` is refused with these words and changes nothing."""
     before, head = shop.state, shop.git("symbolic-ref", "--quiet", "HEAD")
     for options in ((), ("--dry-run",)):
         answer = shop.caloron("take", *options)

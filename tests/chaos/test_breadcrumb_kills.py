@@ -39,7 +39,7 @@ def killed_at(home: Home, words: tuple[str, ...], point: str, once: Path) -> Non
 
 
 def check(home: Home, number: int, step: str, folder: Path, agent: str = "allegro") -> None:
-    """Killed there with the first words, and again with newer ones; then once undisturbed."""
+    """Kill a breadcrumb with the first words and again with newer words; then write it once."""
     point = step.format(number=number)
     words = ("cycle", "breadcrumb", agent, "--issue", str(number))
     for cycle in (1, 2):

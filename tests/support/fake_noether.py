@@ -63,7 +63,7 @@ def add(file: str) -> NoReturn:
 
 
 def run(file: str, words: list[str]) -> NoReturn:
-    """Only what is in the store: the standard library, and what was added."""
+    """Run a graph over the stages in the store: the standard library and added stages."""
     parser = argparse.ArgumentParser(add_help=False)
     for name in ("--input", "--allow-effects", "--allow-capabilities", "--isolate"):
         parser.add_argument(name)

@@ -84,7 +84,7 @@ class Running:
         raise AssertionError(f"the program never printed: {words}")
 
     def interrupt(self) -> Answer:
-        """Ctrl-C."""
+        """Send Ctrl-C."""
         self.process.send_signal(signal.SIGINT)
         return self.wait()
 
