@@ -246,7 +246,7 @@ def start() -> State:
     )
 
 
-def told(action: Action) -> str:
+def action_label(action: Action) -> str:
     match action:
         case StartWork():
             return f"start {action.work.role} {action.task}"
@@ -262,7 +262,7 @@ def letters(state: State) -> str:
 
 def all_told(decision: Decision) -> set[str]:
     """What is to be done, but for the comment that says how far each task is: see test_progress."""
-    return {told(a) for a in decision.actions if not isinstance(a, ReportProgress)}
+    return {action_label(a) for a in decision.actions if not isinstance(a, ReportProgress)}
 
 
 def drive(rows: list[Row], *, repeat: int = 1, echo: bool = False) -> State:
@@ -304,7 +304,7 @@ def test_the_issues_of_a_sprint_may_be_seen_in_any_order(order: tuple[int, ...])
     expected = evaluate(first.state, facts, 101.0)
     found = evaluate(first.state, tuple(facts[i] for i in order), 101.0)
     assert found.state == expected.state
-    assert {told(a) for a in found.actions} == {told(a) for a in expected.actions}
+    assert {action_label(a) for a in found.actions} == {action_label(a) for a in expected.actions}
     assert letters(found.state) == "GGP"
 
 
