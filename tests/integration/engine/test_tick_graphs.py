@@ -231,14 +231,14 @@ def driver(
 
 def drive(driver: Driver, rows: list[Row], *, echo: bool = False) -> None:
     now, past = itertools.count(100.0), list[Fact]()
-    for what, facts, statuses, actions in rows:
+    for step, facts, statuses, actions in rows:
         state, planned = driver.after((*facts, *past) if echo else facts, next(now))
         past += facts
-        assert (what, letters(state)) == (what, statuses)
+        assert (step, letters(state)) == (step, statuses)
         labels = {
             action_label(action) for action in planned if not isinstance(action, ReportProgress)
         }
-        assert labels == actions, what
+        assert labels == actions, step
 
 
 def test_the_diamond(driver: Driver) -> None:
