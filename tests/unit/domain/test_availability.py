@@ -120,7 +120,7 @@ def test_a_planner_without_quota_is_asked_again_after_the_reset() -> None:
     assert why_sprint(made.state.sprint) == "claude-code: quota until 1970-01-01 02:30 UTC"
 
 
-def test_a_pause_lasts_until_a_person_resumes_the_sprint(made: SprintDriver) -> None:
+def test_a_pause_survives_the_next_tick(made: SprintDriver) -> None:
     made.tick(Halt(reason="the budget of $1.00 is used up"))
     made.tick()
     assert made.state.sprint.availability.pause_reason == "the budget of $1.00 is used up"
