@@ -50,9 +50,9 @@ class Ours:
             errands.enqueue(f"item-{self._filled}", "review", "{}")
         began = time.perf_counter()
         for _ in range(_WAITING):
-            held = errands.claim_next("forge", kinds=("review",))
-            assert held is not None
-            errands.resolve(held.item.id, "done", token=held.lease.token)
+            claim = errands.claim_next("forge", kinds=("review",))
+            assert claim is not None
+            errands.resolve(claim.item.id, "done", token=claim.lease.token)
         return (time.perf_counter() - began) / _WAITING
 
 
@@ -132,12 +132,12 @@ class Bare:
 
 def run() -> list[Measure]:
     with tempfile.TemporaryDirectory(prefix="caloron-bench-") as folder:
-        place = Path(folder)
-        return [_claims(place), *_calls(place), *_history(place)]
+        folder_path = Path(folder)
+        return [_claims(folder_path), *_calls(folder_path), *_history(folder_path)]
 
 
-def _claims(place: Path) -> Measure:
-    ours, bare = Ours(place / "ours"), Bare(place / "bare")
+def _claims(folder_path: Path) -> Measure:
+    ours, bare = Ours(folder_path / "ours"), Bare(folder_path / "bare")
     mine, theirs = alternate(_ROUNDS, ours.turn, bare.turn)
     return Measure(
         "agent's claim and resolve, speed of a bare loop",
@@ -150,11 +150,11 @@ def _claims(place: Path) -> Measure:
     )
 
 
-def _calls(place: Path) -> list[Measure]:
-    # As an installation has it: a checkout may hold sources that were never compiled.
+def _calls(folder_path: Path) -> list[Measure]:
+    # As in an installation: a checkout may contain sources that were never compiled.
     compileall.compile_dir(SOURCE, quiet=1)
-    environment = os.environ | {"MF_INSTANCE_DIR": str(place / "called")}
-    with AgentInstance(place / "called") as home:
+    environment = os.environ | {"MF_INSTANCE_DIR": str(folder_path / "called")}
+    with AgentInstance(folder_path / "called") as home:
         home.work_items.enqueue("a", "review", "{}")
     path = os.pathsep.join([str(SOURCE), environment.get("PYTHONPATH", "")])
     environment["PYTHONPATH"] = path
@@ -231,8 +231,8 @@ def _filled(where: Path, items: int) -> Path:
     return where
 
 
-def _history(place: Path) -> list[Measure]:
-    few, many = _filled(place / "few", 1000), _filled(place / "many", _ITEMS)
+def _history(folder_path: Path) -> list[Measure]:
+    few, many = _filled(folder_path / "few", 1000), _filled(folder_path / "many", _ITEMS)
     times = []
     for _ in range(5):
         began = time.perf_counter()
@@ -254,11 +254,11 @@ def _history(place: Path) -> list[Measure]:
 
 def _peak_mb(where: Path) -> float:
     environment = os.environ | {"MF_INSTANCE_DIR": str(where), "PYTHONPATH": str(SOURCE)}
-    told = subprocess.run(
+    result = subprocess.run(
         (sys.executable, "-c", _PEAK, str(where)),
         env=environment,
         capture_output=True,
         text=True,
         check=True,
     )
-    return int(told.stdout) * 1024 / 1e6
+    return int(result.stdout) * 1024 / 1e6

@@ -1,4 +1,4 @@
-"""A long history for a ledger, written fast: what many earlier sprints would have left there."""
+"""A long history for a ledger, as many earlier sprints leave it, written fast."""
 
 from __future__ import annotations
 

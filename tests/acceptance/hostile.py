@@ -21,7 +21,7 @@ TRAP = "@TRAP@"
 
 
 class Habit(NamedTuple):
-    """What an agent does after it has written the file that is named after its task."""
+    """A harmful act that an agent does after it has written the file named after its task."""
 
     line: str
     #: Words in the reason of the escalation; empty: what it did is harmless, and it is merged.
@@ -31,7 +31,7 @@ class Habit(NamedTuple):
 
 
 def _python(code: str) -> str:
-    """A shell line; its processes can be told by their command line."""
+    """Return a shell line whose processes are recognisable by their command line."""
     return f'python3 -S -E -c "{code}" {TRAP}'
 
 
@@ -132,7 +132,7 @@ _BOMB_OF_NAMES = (
     f" {_COMMIT_TREE}"
 )
 _FILL = (
-    "n=0; while [ $n -lt 60 ]; do n=$((n+1)); head -c 10M /dev/zero > {place}/$n; sleep 0.1; done"
+    "n=0; while [ $n -lt 60 ]; do n=$((n+1)); head -c 10M /dev/zero > {folder}/$n; sleep 0.1; done"
 )
 
 _REPOSITORY = {
@@ -242,11 +242,12 @@ _LIMITED = {
         "head -c 100M /dev/zero > /workspace/.git/x && rm $CALORON_TASK_ID.txt; true"
     ),
     "fills-by-many": Habit(
-        f"rm $CALORON_TASK_ID.txt; mkdir .caloron; {_FILL.format(place='.caloron')}; sleep 60",
+        f"rm $CALORON_TASK_ID.txt; mkdir .caloron; {_FILL.format(folder='.caloron')}; sleep 60",
         "MB on disk, of 48 allowed",
     ),
     "fills-home": Habit(
-        f"rm $CALORON_TASK_ID.txt; {_FILL.format(place='~')}; sleep 60", "MB on disk, of 48 allowed"
+        f"rm $CALORON_TASK_ID.txt; {_FILL.format(folder='~')}; sleep 60",
+        "MB on disk, of 48 allowed",
     ),
     "hides-memory": Habit(
         f"rm $CALORON_TASK_ID.txt; {_python(_HIDDEN.format(kind='memory', count=45))}",
@@ -289,7 +290,7 @@ HABITS = {name: habit for group in GROUPS.values() for name, habit in group.item
 
 
 def acts(name: str, habit: Habit, trap: str) -> dict[str, Any]:
-    """The response of an agent with a habit; its shell can be told by its command line."""
+    """Return the response of an agent with a habit; its command line marks its shell."""
     line = f": {TRAP}; {habit.line}".replace(TRAP, trap)
     return does("implement", name, files={f"{name}.txt": f"{name}\n"}, run=line)
 
@@ -318,7 +319,7 @@ def assert_each_ended_as_it_must(
             expected |= {f"{name}.txt", *habit.brings} if habit.brings is not None else set()
     assert answer.statuses["honest"] == "Done"
     listed = home.git("ls-tree", "-r", "-z", "--name-only", "main").split(b"\0")
-    found = {os.fsdecode(name) for name in listed if name}
-    assert found == expected, found ^ expected
+    merged_files = {os.fsdecode(name) for name in listed if name}
+    assert merged_files == expected, merged_files ^ expected
     assert not (home.root / "trapped").exists(), "an agent wrote outside"
     assert home.processes() == []

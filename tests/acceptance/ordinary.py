@@ -1,4 +1,4 @@
-"""A home of a user who is not root: what holds for one kind of user must hold for the other."""
+"""A home of a user who is not root: the same claims must hold for every kind of user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NEEDED = (
 
 
 class OrdinaryHome(Home):
-    """Everything in it belongs to somebody without an account, who runs `caloron` there."""
+    """A home that belongs to a user id without an account, which runs `caloron` there."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -53,8 +53,8 @@ def version_of_system_python() -> tuple[int, ...]:
     code = "import sys; print(*sys.version_info[:2])"
     if not Path(_PYTHON).exists():
         return ()
-    told = subprocess.run((_PYTHON, "-c", code), capture_output=True, text=True, check=True)
-    return tuple(map(int, told.stdout.split()))
+    result = subprocess.run((_PYTHON, "-c", code), capture_output=True, text=True, check=True)
+    return tuple(map(int, result.stdout.split()))
 
 
 def can_be_ordinary() -> bool:

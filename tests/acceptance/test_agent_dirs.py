@@ -18,8 +18,8 @@ from tests.support.wait import process_lives, wait_for
 
 
 def _cycle(home: Home) -> dict[str, Any]:
-    found: dict[str, Any] = home.caloron("agents", "show", "a").data["cycle"]
-    return found
+    cycle: dict[str, Any] = home.caloron("agents", "show", "a").data["cycle"]
+    return cycle
 
 
 def test_a_crashed_cycle_is_in_the_next_prompt_with_its_number_and_its_last_step(

@@ -1,4 +1,4 @@
-"""What a user gets wrong is refused with its name and a way out, before anything happens."""
+"""Invalid input is refused before anything happens; the error names it and says what to do."""
 
 from __future__ import annotations
 
@@ -96,10 +96,10 @@ def test_without_a_project_every_command_says_how_to_make_one(bare_home: Home) -
 def test_errors_are_told_in_words_on_a_terminal_and_in_an_envelope_for_machines(
     home: Home,
 ) -> None:
-    told = home.caloron("sprint", "go", "--plan", "nowhere.json", json=False)
-    assert told.code == 3
-    assert told.stdout == ""
-    assert "nowhere.json" in told.stderr
+    answer = home.caloron("sprint", "go", "--plan", "nowhere.json", json=False)
+    assert answer.code == 3
+    assert answer.stdout == ""
+    assert "nowhere.json" in answer.stderr
     envelope = home.caloron("sprint", "go", "--plan", "nowhere.json").json
     assert envelope["ok"] is False
     assert envelope["error"]["code"] == "NOT_FOUND"

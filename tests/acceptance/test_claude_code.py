@@ -28,7 +28,7 @@ _PLANS = "You are the product owner"
 _IMPLEMENTS = "Carry out the task below"
 _REVIEWS = "You are the reviewer"
 _FIXES = "was not accepted"
-_LOOKS_BACK = "You look back at a software sprint"
+_RETRO_PROMPT = "You look back at a software sprint"
 _FILE = "/workspace/greet.py"
 
 
@@ -108,26 +108,31 @@ def test_by_itself_it_is_asked_to_look_back_and_answers_in_the_asked_form(
         "evidence": "greet guessed it",
         "applies_when": "a task writes text for people",
     }
-    told = {"themes": [], "improvements": [advice], "learnings": ["one file"], "sentiment": "mixed"}
-    fenced = f"```json\n{json.dumps(told)}\n```"
+    analysis = {
+        "themes": [],
+        "improvements": [advice],
+        "learnings": ["one file"],
+        "sentiment": "mixed",
+    }
+    fenced = f"```json\n{json.dumps(analysis)}\n```"
     model.rules += [
         implements(),
-        Rule((_LOOKS_BACK, "could not be used"), [[fenced]]),
-        Rule((_LOOKS_BACK,), [["It went well."]]),
+        Rule((_RETRO_PROMPT, "could not be used"), [[fenced]]),
+        Rule((_RETRO_PROMPT,), [["It went well."]]),
     ]
     home.set(retro="auto")
     answer = home.sprint(task("greet"))
     assert (answer.code, answer.data["phase"]) == (0, "ended"), answer
-    first, second = asked_to(model, _LOOKS_BACK)
+    first, second = asked_to(model, _RETRO_PROMPT)
     assert "| Tasks done | 1 of 1 |" in first.prompt
     assert "holds no JSON object" in second.prompt
-    found = home.caloron("retro").data
-    assert found["model_analysis"]["by"].startswith("claude-code claude-")
-    assert found["model_analysis"]["improvements"] == [advice]
-    spent = {agent["agent"]: agent["cost_usd"] for agent in found["agents"]}
-    assert 0 < spent["retro-1"] < found["kpis"]["cost_usd"]
-    page = found["report_markdown"].replace("\\", "")
-    assert f"the analysis by {found['model_analysis']['by']}." in page
+    retro = home.caloron("retro").data
+    assert retro["model_analysis"]["by"].startswith("claude-code claude-")
+    assert retro["model_analysis"]["improvements"] == [advice]
+    spent = {agent["agent"]: agent["cost_usd"] for agent in retro["agents"]}
+    assert 0 < spent["retro-1"] < retro["kpis"]["cost_usd"]
+    page = retro["report_markdown"].replace("\\", "")
+    assert f"the analysis by {retro['model_analysis']['by']}." in page
 
 
 def test_a_used_up_quota_is_waited_for_and_is_nobodys_failure(
@@ -136,16 +141,16 @@ def test_a_used_up_quota_is_waited_for_and_is_nobodys_failure(
     del home.environment["ANTHROPIC_API_KEY"]
     home.environment["CLAUDE_CODE_OAUTH_TOKEN"] = _KEY
     reset = int(time.time()) + 20
-    told = {"status": "rejected", "reset": str(reset), "representative_claim": "five_hour"}
-    headers = {f"anthropic_ratelimit_unified_{name}": value for name, value in told.items()}
+    limits = {"status": "rejected", "reset": str(reset), "representative_claim": "five_hour"}
+    headers = {f"anthropic_ratelimit_unified_{name}": value for name, value in limits.items()}
     rule = implements()
     rule.faults = [too_many(20, **headers)]
     model.rules.append(rule)
     running = home.start_sprint(task("greet"))
 
     def why() -> str:
-        said = home.caloron("why", json=False)
-        return said.stdout if "quota until" in said.stdout else ""
+        answer = home.caloron("why", json=False)
+        return answer.stdout if "quota until" in answer.stdout else ""
 
     assert "claude-code" in wait_for(why, "`caloron why` says until when the quota lasts")
     assert time.time() < reset
@@ -171,8 +176,8 @@ def test_an_agent_whose_model_hangs_is_restarted_and_goes_on_where_it_was(
     answer = home.sprint(task("greet"))
     assert (answer.code, answer.statuses) == (0, {"greet": "Done"}), answer
     assert home.files() == {"begun.txt": b"one\n", "greet.py": b"print(1)\n"}
-    said = "\n".join(home.comments(home.issues()[0]["number"]))
-    assert "The agent is restarted" in said
+    comments = "\n".join(home.comments(home.issues()[0]["number"]))
+    assert "The agent is restarted" in comments
     assert "I begin." in asked_to(model, "were interrupted")[0].text
 
 

@@ -44,11 +44,11 @@ COMMANDS = (
 def ours(home: Home) -> list[Path]:
     """Every text file of ours that commands read."""
     names = ["config.yml", "sprints.json", "ledger.id", "engine.lock"]
-    found = [home.project() / name for name in names]
-    found += [home.path / "active", home.path / "kv" / "demo-1.json"]
-    found += sorted((home.project() / "workspace").rglob("*.json"))
-    found += sorted(home.project().glob("runs/*/*/*/*/*.json"))
-    return [file for file in found if file.is_file()]
+    files = [home.project() / name for name in names]
+    files += [home.path / "active", home.path / "kv" / "demo-1.json"]
+    files += sorted((home.project() / "workspace").rglob("*.json"))
+    files += sorted(home.project().glob("runs/*/*/*/*/*.json"))
+    return [file for file in files if file.is_file()]
 
 
 def test_no_file_of_ours_that_is_no_text_is_an_internal_error(worked: Home) -> None:

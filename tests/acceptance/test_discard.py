@@ -1,4 +1,4 @@
-"""A sprint that nobody wants is thrown away: what is open is closed, what was written is kept."""
+"""Discarding a sprint closes its open issues and pull requests and keeps the work of its agents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIXES = [does("fix", "c", round=n, files={"c.txt": f"c {n}\n"}) for n in range(
 
 @pytest.fixture
 def mixed(home: Home) -> Home:
-    """A sprint that ended: a is merged, b failed, c has an open pull request, d is held by b."""
+    """A sprint that ended: a is merged, b failed, c has an open pull request, d waits for b."""
     home.set(max_fix_rounds=1)
     home.script(writes("a"), does("implement", "b", exit_code=1), writes("c"), _REJECTS, *_FIXES)
     answer = home.sprint(task("a"), task("b"), task("c"), task("d", "b"))
@@ -28,7 +28,7 @@ def mixed(home: Home) -> Home:
 
 
 def _forge(home: Home) -> dict[str, Any]:
-    """What a person sees on the forge; numbers may differ, because effects run side by side."""
+    """Return the visible objects of the forge; numbers may differ, as effects run side by side."""
     issues = [home.caloron("issue", "show", str(i["number"])).data for i in home.issues()]
     return {
         "issues": sorted(
@@ -61,7 +61,7 @@ def test_open_work_is_closed_with_a_word_and_what_was_merged_stays(mixed: Home) 
     (b,) = [i for i in mixed.issues() if i["title"] == "Task b"]
     assert "Discarded by Ada" in mixed.comments(b["number"])[-1]
 
-    # What agents wrote can still be read, and is named.
+    # The work of the agents is kept, and the answer names it.
     branch = "refs/heads/agent/c/demo-1"
     assert any(kept.endswith(branch) for kept in answer.data["kept"])
     assert mixed.git("show", f"{branch}:c.txt")
@@ -82,8 +82,8 @@ def test_the_line_that_undoes_what_was_merged_does_so(mixed: Home) -> None:
 
 
 def test_it_shows_what_goes_and_without_a_yes_nothing_does(mixed: Home) -> None:
-    for said in ("", "n\n"):
-        answer = mixed.caloron("discard", stdin=said, json=False)
+    for reply in ("", "n\n"):
+        answer = mixed.caloron("discard", stdin=reply, json=False)
         assert answer.code == 1
         assert "cancel task b" in answer.stderr
         assert "merged work stays: a" in answer.stderr
@@ -138,8 +138,8 @@ def test_agents_that_outlived_their_engine_are_ended_and_their_work_is_saved(hom
     assert answer.code == 0, answer
     assert home.processes("shim") == []
     (saved,) = [k for k in answer.data["kept"] if "refs/salvage/" in k]
-    place, ref = saved.rsplit(" ", 1)
-    assert home.git("show", f"{ref}:a.txt", place=Path(place).name) == b"a\n"
+    folder, ref = saved.rsplit(" ", 1)
+    assert home.git("show", f"{ref}:a.txt", repository=Path(folder).name) == b"a\n"
 
 
 def test_it_works_where_the_agent_is_not_installed_any_more(mixed: Home) -> None:

@@ -55,11 +55,11 @@ def release(home: Home, number: int) -> None:
 
 
 def notes_to(home: Home, item: str) -> list[str]:
-    """What each attempt at an item was told about the one before, in order."""
+    """Return the note about the previous attempt in each prompt of an item, in order."""
     runs = (home.project() / "runs" / "demo-1" / item).iterdir()
     prompts = [run / "prompt.txt" for run in sorted(runs, key=lambda run: int(run.name))]
-    found = (re.search("The last attempt at this failed: (.*)", p.read_text()) for p in prompts)
-    return [note[1] if note else "" for note in found]
+    notes = (re.search("The last attempt at this failed: (.*)", p.read_text()) for p in prompts)
+    return [note[1] if note else "" for note in notes]
 
 
 def test_every_role_learns_why_its_last_attempt_failed(home: Home) -> None:
@@ -178,8 +178,8 @@ def test_a_killed_git_of_ours_is_an_interruption_and_not_a_failure_of_the_agent(
     home: Home,
 ) -> None:
     """The first three checkouts of workspaces die of a signal."""
-    real, place = shutil.which("git"), home.root / "bin"
-    place.mkdir()
+    real, programs = shutil.which("git"), home.root / "bin"
+    programs.mkdir()
     count = home.root / "killed"
     script = (
         f'#!/bin/sh\ncase " $* " in *" checkout "*) if [ "$(cat {count} | wc -c)" -lt 3 ]; then'
@@ -187,9 +187,9 @@ def test_a_killed_git_of_ours_is_an_interruption_and_not_a_failure_of_the_agent(
         f'exec {real} "$@"\n'
     )
     count.touch()
-    (place / "git").write_text(script)
-    (place / "git").chmod(0o755)
-    home.environment["PATH"] = f"{place}:{home.environment['PATH']}"
+    (programs / "git").write_text(script)
+    (programs / "git").chmod(0o755)
+    home.environment["PATH"] = f"{programs}:{home.environment['PATH']}"
     home.script(writes("a"))
     answer = home.sprint(task("a"))
     assert count.read_text() == "xxx"
@@ -200,7 +200,7 @@ def test_a_killed_git_of_ours_is_an_interruption_and_not_a_failure_of_the_agent(
 _DEFECT = """
 from caloron.cli.start import run
 from caloron.domain.rules import evaluate, workflow
-owner = workflow.forge if hasattr(workflow.forge, "{name}") else workflow.queue
+owner = workflow.pulls if hasattr(workflow.pulls, "{name}") else workflow.queue
 real = owner.{name}
 
 def {name}(turn):

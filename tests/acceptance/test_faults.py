@@ -37,18 +37,18 @@ class SmallDisk:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    place = tmp_path / "home"
-    place.mkdir()
-    mount = ("mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(place))
+    mount_point = tmp_path / "home"
+    mount_point.mkdir()
+    mount = ("mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(mount_point))
     done = subprocess.run(mount, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         pytest.skip(f"NOT TESTED, since this user may not mount a disk: {done.stderr.strip()}")
-    home = Home(tmp_path, place)
+    home = Home(tmp_path, mount_point)
     try:
         yield SmallDisk(home.init())
     finally:
         home.close()
-        subprocess.run(("umount", "--lazy", str(place)), check=True)
+        subprocess.run(("umount", "--lazy", str(mount_point)), check=True)
 
 
 def test_a_disk_that_is_full_from_the_start_is_named_and_nothing_is_begun(
@@ -87,9 +87,9 @@ def test_a_disk_that_fills_up_in_mid_sprint_stops_it_and_resume_goes_on_once_the
     answer = running.wait()
     assert answer.code == 8, answer
     assert answer.error["code"] == "PRECONDITION_FAILED"
-    said = answer.error["message"] + answer.error["hint"]
-    assert "space" in said
-    assert "resume" in said
+    error_text = answer.error["message"] + answer.error["hint"]
+    assert "space" in error_text
+    assert "resume" in error_text
     small_disk.free()
     answer = home.caloron("resume")
     assert answer.code == 0, answer

@@ -40,8 +40,8 @@ def test_a_sprint_in_a_sub_folder_sets_a_project_up_and_says_every_default(
         "network_roles": ["setup=public", "verify=none"], "budget_usd": 20.0,
     }  # fmt: skip
     assert {key: setup[key] for key in expected} == expected
-    for told in ("shop", "local", "stub", verify, "model", "$20.00"):
-        assert told in answer.stderr
+    for value in ("shop", "local", "stub", verify, "model", "$20.00"):
+        assert value in answer.stderr
     assert answer.data["verify"] == verify
     assert answer.data["bring"] == "caloron take"
     again = shop.sprint("more", folder="tests")
@@ -72,7 +72,7 @@ def test_the_repository_decides_also_when_another_project_is_active_and_a_named_
     assert shop.caloron("status").data["project"] == "shop"
     assert shop.home.caloron("status").data["project"] == "other"
     assert shop.sprint("go", "--project", "other").data["sprint_id"] == "other-2"
-    # A command that is told to be copied names the project only where that is needed.
+    # A command for copying names the project only where that is needed.
     shop.home.script(writes_file("b.txt"))
     elsewhere = shop.home.caloron(
         "sprint", "go", "--single", "--yes", "--project", "shop", cwd=other.path
@@ -143,10 +143,10 @@ def test_without_an_active_project_the_others_are_named_and_how_to_choose_one(
     answer = bare_home.caloron("sprint", "go", "--yes")
     assert answer.code == 3
     assert "no project is active" in answer.error["message"]
-    for told in (answer.error["hint"], bare_home.caloron("status", json=False).stdout):
-        assert "caloron projects switch" in told
-        assert "--project" in told
-        assert "one" in told.rpartition(":")[2]
+    for text in (answer.error["hint"], bare_home.caloron("status", json=False).stdout):
+        assert "caloron projects switch" in text
+        assert "--project" in text
+        assert "one" in text.rpartition(":")[2]
 
 
 def test_a_start_that_fails_leaves_no_project(shop: Repository) -> None:
@@ -196,7 +196,7 @@ def test_uncommitted_files_are_counted_only_when_there_are_any(shop: Repository)
     assert shop.merged() == {"kept.txt": "kept", "new.txt": "new"}
 
 
-# What a repository can be
+# Kinds of repositories
 
 
 def test_another_branch_that_is_checked_out_is_where_agents_begin(bare_home: Home) -> None:
@@ -242,9 +242,9 @@ def test_a_bare_repository_and_the_inside_of_one_are_refused(shop: Repository) -
         ("git", "clone", "--quiet", "--bare", str(shop.path), str(shop.home.root / "bare")),
         check=True, env=shop.home.environment,
     )  # fmt: skip
-    for place in (shop.home.root / "bare", shop.path / ".git"):
-        answer = shop.home.caloron("sprint", "go", "--framework", "stub", cwd=place)
-        assert answer.code == 8, (place, answer)
+    for folder in (shop.home.root / "bare", shop.path / ".git"):
+        answer = shop.home.caloron("sprint", "go", "--framework", "stub", cwd=folder)
+        assert answer.code == 8, (folder, answer)
         assert "nothing is checked out" in answer.error["message"]
     assert not shop.home.path.exists()
 
@@ -342,5 +342,5 @@ def test_a_damaged_configuration_never_makes_commands_act_on_another_project(
     assert _projects(bare_home) == ["other", "shop"]
     assert file.read_text() == damaged
     assert shop.caloron("status", "--project", "other").code == 0
-    # Elsewhere nobody asks for that project.
+    # Outside of the repository no command asks for that project.
     assert bare_home.caloron("status").data["project"] == "other"

@@ -29,7 +29,7 @@ def commits(name: str, branch: str) -> str:
 
 
 def test_no_fix_round_takes_the_work_back_and_a_fix_anywhere_is_added_to_it(home: Home) -> None:
-    """All changes are rejected, and another one is merged before they are fixed."""
+    """All changes are rejected, and another change is merged before they are fixed."""
     reading = home.gate("reading")
     changes = [*IDLE, *ELSEWHERE, "again", "empties"]
     home.script(

@@ -1,4 +1,4 @@
-"""One repository, several homes: sprints of one name are never taken for one another."""
+"""Several homes with one repository: sprints of the same name stay apart."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def test_two_homes_with_one_name_work_beside_each_other(
     bare_home: Home, gitea: Server, tmp_path: Path
 ) -> None:
     repository = gitea.repository(gitea.person("robot"))
-    one, two = on(bare_home, repository), Home(tmp_path / "another")
-    gate = one.gate("work")
-    writes(one, "login.txt", gate.line)
-    running = one.start_sprint(task("Login"))
+    first, second = on(bare_home, repository), Home(tmp_path / "another")
+    gate = first.gate("work")
+    writes(first, "login.txt", gate.line)
+    running = first.start_sprint(task("Login"))
     gate.wait_for_agent()
     try:
-        on(two, repository)
-        writes(two, "billing.txt")
-        answer = two.sprint(task("Billing"))
+        on(second, repository)
+        writes(second, "billing.txt")
+        answer = second.sprint(task("Billing"))
         assert (answer.code, answer.statuses) == (0, {"a": "Done"}), answer
     finally:
-        two.close()
+        second.close()
         gate.open()
     assert running.wait().code == 0
     assert repository.files() >= {"login.txt", "billing.txt"}

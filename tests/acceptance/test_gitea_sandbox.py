@@ -1,4 +1,4 @@
-"""During a sprint on a real Gitea no agent can come by a token of the forge, wherever it looks."""
+"""During a sprint on a real Gitea no agent can read a token of the forge anywhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.acceptance.searching import where
 from tests.support.gitea import Server
 from tests.support.home import does, task, writes
 
-#: Runs inside. It gets what it looks for backwards, so that it does not find its own question.
+#: Runs inside. It gets the needles backwards, so that it does not match its own input.
 _SEARCH = """
 import json, os, subprocess, sys
 
@@ -70,7 +70,7 @@ class _ArgvWatch:
 
     def __init__(self, *secrets: str) -> None:
         self._secrets = [secret.encode() for secret in secrets]
-        self.seen: set[str] = set()
+        self.leaks: set[str] = set()
         self.rounds = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -79,13 +79,13 @@ class _ArgvWatch:
     def _run(self) -> None:
         while not self._ended.wait(0.02):
             self.rounds += 1
-            for place in Path("/proc").glob("[0-9]*/cmdline"):
+            for command_line in Path("/proc").glob("[0-9]*/cmdline"):
                 try:
-                    line = place.read_bytes()
+                    line = command_line.read_bytes()
                 except OSError:
                     continue
                 if any(secret in line for secret in self._secrets):
-                    self.seen.add(line.decode("utf-8", "replace"))
+                    self.leaks.add(line.decode("utf-8", "replace"))
 
     def end(self) -> None:
         self._ended.set()
@@ -104,11 +104,11 @@ def test_no_token_of_the_forge_is_anywhere_an_agent_can_look_or_written_down(
     home.repository.write_file("decoy.txt", f"{decoy}\n")
     names = (TOKEN, REVIEWER_TOKEN)[: len(home.tokens)]
     needles = dict(zip(names, home.tokens, strict=True)) | {"DECOY": decoy}
-    given = home.gate("search").folder
-    (given / "search.py").write_text(_SEARCH)
+    folder = home.gate("search").folder
+    (folder / "search.py").write_text(_SEARCH)
     backwards = {name: value[::-1] for name, value in needles.items()}
-    (given / "needles.json").write_text(json.dumps(backwards))
-    search = f"python3 {given}/search.py {given}/needles.json"
+    (folder / "needles.json").write_text(json.dumps(backwards))
+    search = f"python3 {folder}/search.py {folder}/needles.json"
     home.on_gitea(verify=f"{search} verify")
     home.script(
         writes("a", run=f"{search} implement"),
@@ -122,19 +122,21 @@ def test_no_token_of_the_forge_is_anywhere_an_agent_can_look_or_written_down(
     assert answer.code == 0, answer.stdout
     roles = {line.split()[0] for line in home.printed("looked: ")}
     assert roles >= {"implement", "review", "fix"}
-    # It finds what is there to be found, in the files and in git.
-    found = set(home.printed("found: "))
-    assert any(line.startswith("DECOY in ") and "decoy.txt" in line for line in found)
-    assert {line for line in found if not line.startswith("DECOY ")} == set()
-    assert (watch.seen, watch.rounds > 10) == (set(), True)
+    # The search works: it finds the decoy in the files and in git.
+    matches = set(home.printed("found: "))
+    assert any(line.startswith("DECOY in ") and "decoy.txt" in line for line in matches)
+    assert {line for line in matches if not line.startswith("DECOY ")} == set()
+    assert (watch.leaks, watch.rounds > 10) == (set(), True)
     for token in home.tokens:
         assert where(home, token, answer) == []
         assert token not in json.dumps(_on_the_forge(home))
 
 
 def _on_the_forge(home: GiteaHome) -> list[object]:
-    """All that was said there, where everybody can read it."""
+    """Return all issues, pull requests and comments, which everybody can read."""
     repository = home.repository
-    numbers = [one["number"] for one in (*repository.issues(), *repository.pulls())]
-    said = [repository.comments(number) for number in numbers]
-    return [repository.issues(), repository.pulls(), said]
+    numbers = [
+        issue_or_pull["number"] for issue_or_pull in (*repository.issues(), *repository.pulls())
+    ]
+    comments = [repository.comments(number) for number in numbers]
+    return [repository.issues(), repository.pulls(), comments]

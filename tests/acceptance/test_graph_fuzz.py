@@ -21,11 +21,11 @@ def test_whatever_graph_comes_the_answer_is_a_verdict(root, damage, random):
     """Two profiles and two forms, sound and damaged: 10,000 graphs, no crash, no hang."""
     text = wrapped(root)
     for _ in range(damage):
-        place = random.randrange(len(text))
-        text = text[:place] + random.choice('{}[]",:0nx\\') + text[place + 1 :]
-    for given_text in (text, wrapped(root)):
+        position = random.randrange(len(text))
+        text = text[:position] + random.choice('{}[]",:0nx\\') + text[position + 1 :]
+    for graph_text in (text, wrapped(root)):
         for strict in (True, False):
-            assert _exit_code(given_text, strict=strict) in (0, 1, 2)
+            assert _exit_code(graph_text, strict=strict) in (0, 1, 2)
 
 
 def _exit_code(text: str, *, strict: bool) -> int:

@@ -1,4 +1,4 @@
-"""The stages of the catalogue that look at a forge, on a real Gitea and over its real API."""
+"""The stages of the catalogue that read a forge, on a real Gitea and over its real API."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def stage(
     monkeypatch.setenv("OUR_TOKEN", owner.token)
 
     def run(name: str, **more: Any) -> Any:
-        given = {"host": gitea.url, "repo": made.full_name, "token_env": "OUR_TOKEN", **more}
+        stage_input = {"host": gitea.url, "repo": made.full_name, "token_env": "OUR_TOKEN", **more}
         capsys.readouterr()
-        code = main(["stage", "run", name, "--input", json.dumps(given), "--output", "json"])
+        code = main(["stage", "run", name, "--input", json.dumps(stage_input), "--output", "json"])
         message = capsys.readouterr().out
         assert owner.token not in message
         assert code == 0, message
@@ -109,7 +109,7 @@ def test_a_tick_without_an_inbox_polls_the_forge(
     (asked,) = (action for action in first.actions if isinstance(action, CreateIssue))
     body, since = f"{asked.body}\n\n{marker(asked.key)}", stage("github_poll_events")["polled_at"]
     number = stage.repository.open_issue(asked.title, body)["number"]
-    given = {
+    stage_input = {
         "host": gitea.url, "repo": stage.repository.full_name, "token_env": "OUR_TOKEN",
         "now": 2.0, "agents": [], "sprint_id": "shop-1",
     }  # fmt: skip
@@ -117,11 +117,11 @@ def test_a_tick_without_an_inbox_polls_the_forge(
     if name == "sprint_tick_kv":
         kv = {"key": "k", "namespace": "caloron", "value": kept}
         assert main(["stage", "run", "kv_set", "--input", json.dumps(kv)]) == 0
-        given |= {"key": "k"}
+        stage_input |= {"key": "k"}
     else:
-        given |= kept
+        stage_input |= kept
     capsys.readouterr()
-    code = main(["graph", "run", name, "--input", json.dumps(given), "--output", "json"])
+    code = main(["graph", "run", name, "--input", json.dumps(stage_input), "--output", "json"])
     message = json.loads(capsys.readouterr().out)
     assert code == 0, message
     result = message["data"]["output"]
@@ -133,7 +133,7 @@ def test_a_tick_without_an_inbox_polls_the_forge(
 def test_flat_records_advance_on_a_real_forge(
     stage: Any, gitea: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the first compositions promised: a tick over a forge that starts and finishes a task."""
+    """A tick over a forge starts and finishes a task, as the first compositions promised."""
     repository = stage.repository
     kept = {
         "state": {"sprint_id": "s", "tasks": {"a": {"title": "A", "agent_id": "dev-1"}}},
@@ -144,12 +144,12 @@ def test_flat_records_advance_on_a_real_forge(
     def tick() -> list[str]:
         nonlocal kept, now
         now += 1
-        given = kept | {
+        stage_input = kept | {
             "host": gitea.url, "repo": repository.full_name, "token_env": "OUR_TOKEN",
             "agents": {}, "now": now,
         }  # fmt: skip
         capsys.readouterr()
-        assert main(["graph", "run", "sprint_tick_core", "--input", json.dumps(given)]) == 0
+        assert main(["graph", "run", "sprint_tick_core", "--input", json.dumps(stage_input)]) == 0
         answer = json.loads(capsys.readouterr().out)
         kept = {"state": answer["state"], "interventions": {}, "since": answer["polled_at"]}
         return list(answer["actions_taken"])

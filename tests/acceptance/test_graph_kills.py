@@ -44,9 +44,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Counter[
 
 def _recorded(directory: Path, keys: Counter[str]) -> set[str]:
     journal = SqliteJournal(directory)
-    found = {key for key in keys if journal.recorded("run", key) is not None}
+    recorded = {key for key in keys if journal.recorded("run", key) is not None}
     journal.close()
-    return found
+    return recorded
 
 
 @pytest.mark.parametrize("part", range(6))

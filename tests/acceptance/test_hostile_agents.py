@@ -127,7 +127,7 @@ def test_daemons_end_after_a_kill_once_the_sprint_is_resumed(home: Home, with_sh
         for pid in shims if with_shim else ():
             os.kill(pid, signal.SIGKILL)
     if not with_shim:
-        # Nobody is hurt by the death of an engine: the agent goes on to its end.
+        # The death of an engine hurts no agent: it goes on to its end.
         home.gate("waiting").open()
     answer = home.caloron("resume")
     assert answer.code == 0, answer
@@ -189,9 +189,9 @@ def test_what_an_agent_reads_it_cannot_write_through_another_door(anyones_home: 
     assert b"Look for doors." in anyones_home.files()["asked.txt"]
     assert "wrote.txt" not in anyones_home.files()
     inside = ("/memfd:", "pipe:", "anon_inode:", "/workspace/", "/proc/", "/dev/")
-    found = anyones_home.files()["doors.txt"].decode().splitlines()
-    assert found
-    assert [door for door in found if not door.startswith(inside)] == []
+    targets = anyones_home.files()["doors.txt"].decode().splitlines()
+    assert targets
+    assert [target for target in targets if not target.startswith(inside)] == []
     prompts = anyones_home.run_files("prompt.txt", task="a")
     assert len(prompts) == 2
     for prompt in prompts:
@@ -335,7 +335,7 @@ def test_setup_of_a_change_cannot_make_the_reviewers_git_run_its_programs(home: 
 
 
 def _signal(pid: int, what: signal.Signals) -> bool:
-    """Whether it was still there: the engine's own git commands come and go."""
+    """True if the process was still there: the engine's own git commands come and go."""
     try:
         os.kill(pid, what)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""A plan can be held for approval, and a sprint begun in the ways that its options say."""
+"""A plan can wait for approval, and the options of a sprint decide how it starts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ PLAN = json.dumps([task("a"), task("b", "a")])
 @pytest.mark.parametrize("command", [("kickoff",), ("sprint", "--plan-only")])
 def test_a_plan_is_held_until_somebody_says_yes(home: Home, command: tuple[str, ...]) -> None:
     home.script(does("po", output=PLAN), writes("a"), writes("b"))
-    held = home.caloron(command[0], "make it so", *command[1:])
-    assert held.code == 0, held
-    assert held.data["phase"] == "approval"
-    assert [t["depends_on"] for t in held.data["tasks"]] == [[], ["a"]]
-    assert held.data["next"] == "caloron resume demo-1 --project demo --yes"
+    kickoff = home.caloron(command[0], "make it so", *command[1:])
+    assert kickoff.code == 0, kickoff
+    assert kickoff.data["phase"] == "approval"
+    assert [t["depends_on"] for t in kickoff.data["tasks"]] == [[], ["a"]]
+    assert kickoff.data["next"] == "caloron resume demo-1 --project demo --yes"
     assert home.issues() == []
 
     waiting = home.caloron("resume")

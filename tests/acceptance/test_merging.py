@@ -12,7 +12,7 @@ from tests.support import blind_forge
 from tests.support.home import Gate, Home, does, task, writes
 from tests.support.wait import wait_for
 
-ONE_PART = "test $(ls parts 2>/dev/null | wc -l) -le 1"
+AT_MOST_ONE_PART = "test $(ls parts 2>/dev/null | wc -l) -le 1"
 
 
 def push(home: Home, name: str, text: str) -> None:
@@ -112,7 +112,7 @@ def _why(home: Home, name: str, words: str) -> str:
 
 
 def _never_red(home: Home, *together: str) -> bool:
-    """Whether no commit on the line of main holds all these files."""
+    """True if no commit on the line of main has all these files."""
     for commit in home.git("rev-list", "--first-parent", "main").decode().split():
         names = home.git("ls-tree", "-r", "--name-only", commit).decode().split()
         if set(together) <= set(names):
@@ -139,7 +139,7 @@ def test_a_merge_into_a_main_that_moved_is_verified_again_and_then_done(blind: H
 
 
 def test_a_merge_that_turned_main_red_is_taken_out_and_comes_back_put_right(blind: Home) -> None:
-    blind.set(verify=f"{ONE_PART} || {{ echo too many parts; exit 1; }}").script(
+    blind.set(verify=f"{AT_MOST_ONE_PART} || {{ echo too many parts; exit 1; }}").script(
         writes("a", {"parts/a": "a\n"}),
         does("fix", match="too many parts", run="cat parts/* > both; rm parts/*; mv both parts/",
              output="done"),
@@ -188,8 +188,8 @@ def test_a_merge_that_cannot_be_taken_out_needs_a_person_and_nothing_else_is_mer
     assert "b.txt" not in blind.files()
     push(blind, "fixed.txt", "fixed\n")
     (escalation,) = blind.escalations()
-    said = blind.caloron("issue", "comment", str(escalation["number"]), "resolved")
-    assert said.code == 0, said
+    comment = blind.caloron("issue", "comment", str(escalation["number"]), "resolved")
+    assert comment.code == 0, comment
     answer = blind.caloron("resume")
     assert answer.code == 0, answer
     assert set(answer.statuses.values()) == {"Done"}

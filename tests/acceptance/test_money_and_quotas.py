@@ -1,4 +1,4 @@
-"""What agents cost is counted, a budget is kept, and a provider's no is nobody's failure."""
+"""The cost of agents is counted, a budget is kept, and a refusal of the provider is no failure."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_agents_of_ones_own_that_tell_their_cost_are_held_to_the_budget(home: Ho
 
 
 def test_a_planner_may_name_an_agent_that_costs_money(home: Home) -> None:
-    """The project's own agents cost nothing, so nobody counted before the plan was there."""
+    """The project's own agents cost nothing, so nothing was counted before the plan was there."""
     line = f"echo '{json.dumps([task('a', framework='stub'), task('b', 'a', framework='stub')])}'"
     home.set(framework="command", run_budget_usd=1.0)
     home.set(command=["sh", "-c", f"test $CALORON_ROLE != po || {line}; echo APPROVED"])
@@ -88,7 +88,7 @@ def test_a_planner_may_name_an_agent_that_costs_money(home: Home) -> None:
 
 
 def test_agents_side_by_side_never_have_more_than_the_budget_between_them(home: Home) -> None:
-    """What a run may spend is set aside while it works, so the second has to wait for the rest."""
+    """A run reserves its budget while it works, so the second run has to wait for the rest."""
     home.set(run_budget_usd=1.0)
     both = home.gate("both")
     home.script(*(_paid(name, 0.2) | {"run": both.line} for name in "ab"))
@@ -122,7 +122,7 @@ def test_a_used_up_quota_is_waited_for_and_is_no_failure(home: Home) -> None:
     )
     home.script(
         _reports(quota, attempt=1),
-        # One real failure is forgiven; if the quota counted as another, it would be escalated.
+        # A real failure is retried; if the quota counted as another failure, it would be escalated.
         does("implement", "a", attempt=2, exit_code=1),
         writes("a", attempt=3),
     )
@@ -131,9 +131,9 @@ def test_a_used_up_quota_is_waited_for_and_is_no_failure(home: Home) -> None:
     def waits() -> bool:
         if home.attempts("implement") != 1:
             return False
-        (told,) = home.caloron("why").data["tasks"]
+        (task_row,) = home.caloron("why").data["tasks"]
         (paused,) = home.caloron("status").data["last_sprint"]["paused"] or [{"what": ""}]
-        return "waits: stub: quota until " in told["why"] and paused["what"] == "quota"
+        return "waits: stub: quota until " in task_row["why"] and paused["what"] == "quota"
 
     wait_for(waits, "a task that waits for its quota")
     answer = running.wait()
@@ -194,5 +194,5 @@ def test_work_that_cannot_be_saved_stays_in_its_workspace_until_it_can(home: Hom
     wait_for(lambda: home.events("work_salvaged"), "the salvage")
     resumed.interrupt()
     (saved,) = home.events("work_salvaged")
-    assert home.git("show", f"{saved['ref']}:half.txt", place="mirror.git") == b"half a day\n"
+    assert home.git("show", f"{saved['ref']}:half.txt", repository="mirror.git") == b"half a day\n"
     assert not kept.exists()

@@ -1,7 +1,7 @@
 """One fact in the ledger changes: exactly what depends on it changes with it, and nothing else.
 
-Compared is everything that `report`, `metrics` and `show` answer, and every line that the next
-planner gets.
+The tests compare all answers of `report`, `metrics` and `show`, and every line of the prompt of the
+next planner.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from caloron.ledger.ledger import Ledger
 from caloron.stages.ledger_access import TickContext
 from tests.support.home import Home, does, task, writes
 
-SAID = """done
+ANSWER = """done
 ---
 caloron_feedback:
   task_clarity: 3
@@ -40,7 +40,7 @@ Changes = dict[str, tuple[Any, Any]]
 def single(home: Home) -> Home:
     """A project with one finished sprint of one task."""
     home.set(verify="echo verified")
-    home.script(writes("a", output=SAID, report={"cost_usd": 0.5}))
+    home.script(writes("a", output=ANSWER, report={"cost_usd": 0.5}))
     assert home.sprint(task("a")).code == 0
     return home
 
@@ -67,7 +67,7 @@ def a_failure(home: Home) -> None:
 
 
 def edit(home: Home, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Somebody writes into the database itself, past everything of ours."""
+    """Write into the database itself, past all code of Caloron."""
     with home.ledger() as ledger:
         (data,) = ledger.execute("SELECT data FROM tasks WHERE id = 'a'").fetchone()
         new = change(json.loads(data))
@@ -84,18 +84,18 @@ def leaves(data: Any, path: str = "") -> dict[str, Any]:
     return {path.lstrip("."): data}
 
 
-def _name(entry: dict[str, Any], place: int) -> str:
+def _name(entry: dict[str, Any], position: int) -> str:
     known = ("metric", "agent", "task", "id")
-    return next((str(entry[name]) for name in known if entry.get(name)), str(place))
+    return next((str(entry[name]) for name in known if entry.get(name)), str(position))
 
 
 def everything(home: Home) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    leaves_by_path: dict[str, Any] = {}
     for command in (("report",), ("metrics",), ("show", "1")):
         answer = home.caloron(*command)
         assert answer.code == 0, answer
-        found |= leaves(answer.data, command[0])
-    return found | {f"prompt|{line}": True for line in planner_context(home).splitlines()}
+        leaves_by_path |= leaves(answer.data, command[0])
+    return leaves_by_path | {f"prompt|{line}": True for line in planner_context(home).splitlines()}
 
 
 def planner_context(home: Home) -> str:

@@ -13,11 +13,11 @@ from tests.support.wait import wait_for
 def _open_pull(home: Home, name: str = "a") -> dict[str, Any]:
     """The task's pull request, once it is open."""
 
-    def look() -> list[dict[str, Any]]:
+    def open_pulls_of_task() -> list[dict[str, Any]]:
         return [pull for pull in home.pulls("open") if pull.get("task") == name]
 
-    found: list[dict[str, Any]] = wait_for(look, f"a pull request of {name}")
-    return found[0]
+    pulls: list[dict[str, Any]] = wait_for(open_pulls_of_task, f"a pull request of {name}")
+    return pulls[0]
 
 
 def _in_review(home: Home, *more: dict[str, Any]) -> tuple[Running, dict[str, Any]]:
@@ -31,7 +31,7 @@ def _in_review(home: Home, *more: dict[str, Any]) -> tuple[Running, dict[str, An
 
 
 def test_people_decide_about_changes_in_review_and_about_tasks_that_wait(home: Home) -> None:
-    """One task for each act; the reviewing agents wait until all acts were seen."""
+    """A task for each act; the reviewing agents wait until the engine has processed all acts."""
     reviewer = home.gate("review")
     fixes = {
         "changes": "keep the old name",
@@ -122,7 +122,7 @@ def test_a_person_closing_the_issue_cancels_the_task_and_holds_its_dependents(ho
     assert f"issue #{issue['number']} was closed by Ada" in answer.tasks["a"]["why"]
     assert answer.tasks["b"]["why"] == "held by a"
     assert home.files() == {}
-    # The sprint ended with it: nobody looks any more, and whoever changes their mind is told how.
+    # The sprint ended with it: a later change of mind gets an answer with the command to use.
     assert "continue with: caloron resume demo-1 --project demo" in answer.error["hint"]
 
     # Opened again, the task goes on where it was.

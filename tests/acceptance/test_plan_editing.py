@@ -24,7 +24,7 @@ def planned(home: Home) -> Home:
 
 
 def _editor(home: Home, *edits: str) -> str:
-    """An editor that makes the next of these changes each time, and keeps what it was given.
+    """An editor that makes the next of these changes each time, and keeps the files it got.
 
     Each change is a line of Python on `plan`, the parsed tasks, or on `text`.
     """
@@ -63,9 +63,9 @@ def test_a_plan_that_is_edited_is_shown_again_and_runs_as_it_was_edited(planned:
     terminal.type("e\n")
     terminal.read_until(_ASKS, times=2)
     terminal.type("y\n")
-    code, seen = terminal.end()
-    assert code == 0, seen
-    assert "└─ third  Another one" in seen
+    code, screen = terminal.end()
+    assert code == 0, screen
+    assert "└─ third  Another one" in screen
     assert planned.files() == {"first.txt": b"first\n", "third.txt": b"third\n"}
     assert [i["title"] for i in planned.issues()] == ["Task first", "Another one"]
     (event,) = planned.events("plan_edited")
@@ -106,11 +106,11 @@ def test_a_bad_plan_is_told_and_can_be_edited_again(planned: Home) -> None:
     terminal.type("\n")
     terminal.read_until(_ASKS, times=2)
     terminal.type("n\n")
-    code, seen = terminal.end()
-    assert code == 11, seen
-    assert "'ghost'" in seen
-    assert "abacus" in seen
-    # The second time the editor was given what had been typed.
+    code, screen = terminal.end()
+    assert code == 11, screen
+    assert "'ghost'" in screen
+    assert "abacus" in screen
+    # The second time the editor got the text that had been typed.
     assert "ghost" in (planned.root / "editor" / "seen-1.yml").read_text()
     assert [t["id"] for t in planned.caloron("show", "1").data["tasks"]] == ["first", "third"]
 
@@ -124,10 +124,10 @@ def test_one_may_go_back_and_what_was_typed_is_there_the_next_time(planned: Home
     terminal.type("n\n")
     terminal.read_until(_ASKS, times=2)
     terminal.type("n\n")
-    code, seen = terminal.end()
-    assert code == 11, seen
+    code, screen = terminal.end()
+    assert code == 11, screen
     (kept,) = _edits(planned)
-    assert str(kept) in seen.replace("\n", "")
+    assert str(kept) in screen.replace("\n", "")
     better = "plan[0]['title'] = 'Better'"
     answer = planned.caloron("resume", "--edit", "--yes", EDITOR=_editor(planned, better))
     assert answer.code == 0, answer
@@ -162,8 +162,8 @@ def test_an_editor_that_fails_is_named_and_the_plan_stays(
     terminal.read_until(word)
     terminal.read_until(_ASKS, times=2)
     terminal.type("y\n")
-    code, seen = terminal.end()
-    assert code == 0, seen
+    code, screen = terminal.end()
+    assert code == 0, screen
 
 
 def test_what_an_editor_wrote_before_it_failed_is_kept(planned: Home) -> None:
@@ -197,7 +197,7 @@ def test_a_crash_around_an_edit_leaves_the_whole_old_or_the_whole_new_plan(
         "resume", "--edit", "--yes", CALORON_CRASH_AT=at, EDITOR=_editor(planned, _THIRD)
     )
     assert killed.code == -9, killed
-    # What was typed is in the ledger or still in its file.
+    # The typed text is in the ledger or still in its file.
     edit = ("--edit",) if point == "edit.before_commit" else ()
     answer = planned.caloron("resume", "--yes", *edit, EDITOR="true")
     assert answer.code == 0, answer
@@ -217,10 +217,10 @@ def test_secrets_that_somebody_types_into_a_plan_are_taken_out(planned: Home) ->
 
 def _written(home: Home) -> tuple[list[str], list[str]]:
     """The tasks of `dag.json`, and the agents that there are files of."""
-    place = home.project() / "workspace"
-    dag = place / "dag.json"
+    workspace = home.project() / "workspace"
+    dag = workspace / "dag.json"
     tasks = [t["id"] for t in json.loads(dag.read_text())] if dag.exists() else []
-    return tasks, sorted(p.stem for p in place.glob("agents/*.agent"))
+    return tasks, sorted(p.stem for p in workspace.glob("agents/*.agent"))
 
 
 def test_the_files_that_scripts_read_tell_the_plan_as_it_runs(planned: Home) -> None:
@@ -238,6 +238,6 @@ def test_a_plan_edited_before_its_first_answer_leaves_no_file_of_the_old_one(pla
     terminal.read_until(_ASKS, times=2)
     assert _written(planned) == ([], [])
     terminal.type("y\n")
-    code, seen = terminal.end()
-    assert code == 0, seen
+    code, screen = terminal.end()
+    assert code == 0, screen
     assert _written(planned) == (["first", "third"], ["first", "third"])

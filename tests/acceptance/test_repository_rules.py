@@ -1,4 +1,4 @@
-"""Agents are told about the repository that they work in, and what it asks of contributors."""
+"""Prompts contain a description of the repository and its rules for contributors."""
 
 from __future__ import annotations
 

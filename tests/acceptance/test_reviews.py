@@ -123,10 +123,10 @@ def test_an_empty_change_is_done_if_a_reviewer_agrees_and_goes_back_to_work_if_n
 def test_a_check_is_done_or_escalated_without_a_pull_request_and_runs_again_when_released(
     home: Home,
 ) -> None:
-    """What a check or a reviewer writes into its workspace never reaches main."""
+    """Files that a check or a reviewer writes into its workspace never reach main."""
     sneaky = {"sneaky.txt": "x"}
-    look = does("check", "look", run="test -f a.txt", files=sneaky, output="All there.\nAPPROVED")
-    others = (writes("a"), does("review", files=sneaky, output="APPROVED"), look)
+    check = does("check", "look", run="test -f a.txt", files=sneaky, output="All there.\nAPPROVED")
+    others = (writes("a"), does("review", files=sneaky, output="APPROVED"), check)
     home.script(*others, does("check", "finds", output="CHANGES_NEEDED: no tests at all"))
     checks = (task("look", "a", kind="check"), task("finds", kind="check"))
     answer = home.sprint(task("a"), *checks, task("next", "finds", kind="check"))

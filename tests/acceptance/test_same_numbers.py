@@ -16,7 +16,7 @@ def _cost(usd: float) -> dict[str, Any]:
     return {"cost_usd": usd, "tokens_in": 1000, "tokens_out": 10}
 
 
-def _one(values: dict[str, Any]) -> Any:
+def _common_value(values: dict[str, Any]) -> Any:
     """The one value that all views have."""
     assert len(set(map(repr, values.values()))) == 1, values
     return next(iter(values.values()))
@@ -58,12 +58,12 @@ def test_every_view_has_the_same_numbers_of_a_stopped_killed_and_rejected_sprint
     report, retro, metrics, show = (data[n] for n in ("report", "retro", "metrics", "show"))
     last, history = data["status"]["last_sprint"], data["history"]["sprints"][0]
 
-    total = _one({
+    total = _common_value({
         "end": ended.data["duration_s"], "report": report["kpis"]["sprint_time_s"],
         "retro": retro["kpis"]["sprint_time_s"], "metrics": metrics["avg_sprint_time_s"],
         "show": show["duration_s"], "history": history["duration_s"],
     })  # fmt: skip
-    work = _one({
+    work = _common_value({
         "end": ended.data["work_time_s"], "report": report["kpis"]["work_time_s"],
         "retro": retro["kpis"]["work_time_s"], "metrics": metrics["avg_work_time_s"],
         "show": show["work_time_s"],
@@ -76,7 +76,7 @@ def test_every_view_has_the_same_numbers_of_a_stopped_killed_and_rejected_sprint
         assert f"working time {span(work)}" in pages[name], name
     assert f", {span(total)}" in pages["history"]
 
-    done = _one({
+    done = _common_value({
         "end": ended.data["completed_tasks"], "report": report["kpis"]["completed_tasks"],
         "retro": retro["kpis"]["completed_tasks"], "metrics": metrics["completed_tasks"],
         "show": show["completed_tasks"], "history": history["completed_tasks"],
@@ -85,7 +85,7 @@ def test_every_view_has_the_same_numbers_of_a_stopped_killed_and_rejected_sprint
     assert done == 2
 
     agents = {row["agent_id"]: row for row in data["agents"]["agents"]}
-    cost = _one({
+    cost = _common_value({
         "end": ended.data["cost_usd"], "report": report["kpis"]["cost_usd"],
         "retro": retro["kpis"]["cost_usd"], "metrics": metrics["cost_usd"],
         "show": show["cost_usd"], "status": last["cost_usd"],
@@ -93,13 +93,13 @@ def test_every_view_has_the_same_numbers_of_a_stopped_killed_and_rejected_sprint
     })  # fmt: skip
     assert cost > 0.9
     for name in ("a", "b"):
-        _one({
+        _common_value({
             "report": {t["id"]: t for t in report["tasks"]}[name]["cost_usd"],
             "show": {t["id"]: t for t in show["tasks"]}[name]["cost_usd"],
             "trace": home.caloron("trace", name).data["cost_usd"],
             "end": ended.tasks[name]["cost_usd"],
         })  # fmt: skip
-        time_s = _one({
+        time_s = _common_value({
             "agents": agents[name]["duration_s"],
             "report": {a["agent"]: a for a in report["agents"]}[name]["time_s"],
             "retro": {a["agent"]: a for a in retro["agents"]}[name]["time_s"],
@@ -117,7 +117,7 @@ def test_every_view_has_the_same_numbers_of_a_stopped_killed_and_rejected_sprint
             for comment in home.caloron("issue", "show", str(issue)).data["comments"]
             if "| attempts |" in comment["body"]
         ]
-        attempts = _one({
+        attempts = _common_value({
             "agents": sum(work["attempts"] for work in works),
             "report": {t["id"]: t for t in report["tasks"]}[name]["runs"],
             "show": {t["id"]: t for t in show["tasks"]}[name]["runs"],
@@ -147,7 +147,7 @@ def test_every_view_numbers_attempts_in_the_same_way(home: Home) -> None:
             if line.startswith("── ") and (words := line.split())
         ],
     }
-    assert ("1-implement", 2) in _one({name: sorted(view) for name, view in views.items()})
+    assert ("1-implement", 2) in _common_value({name: sorted(view) for name, view in views.items()})
     by_path = {attempt["path"]: attempt["attempt"] for attempt in logs}
     assert by_path == {a["logs"]: a["attempt"] for a in trace["attempts"]}
     works = [

@@ -183,14 +183,14 @@ def test_a_repository_with_parts_elsewhere_is_refused_at_the_start(
 
 
 def test_commits_name_their_agent_whose_words_are_yaml_on_its_issue(home: Home) -> None:
-    """What the agent was asked is printed on request."""
-    said = (
+    """The prompt of the agent is printed on request."""
+    output = (
         "All done.\nCALORON_FEEDBACK_START\ntask_clarity: 8\n"
         'blockers: ["no docs: anywhere"]\ntools_used: [sed]\nself_assessment: completed\n'
         'notes: it is "fine": really # yes\nCALORON_FEEDBACK_END\n'
     )
     line = "git add a.txt && git commit -q -m mine && echo more > more.txt"
-    home.script(writes("a", run=line, output=said), writes("b"))
+    home.script(writes("a", run=line, output=output), writes("b"))
     answer = home.sprint(task("a", agent_prompt="paint the shed blue"))
     assert answer.code == 0, answer
     assert "paint the shed blue" not in answer.stderr
@@ -324,8 +324,8 @@ def test_setup_reaches_no_socket_of_this_machine_that_was_not_allowed(home: Home
         answer = home.sprint(task("a"))
     assert answer.code == 0, answer
     logs = [log.read_text() for log in home.run_files("setup.log")]
-    said = {line for text in logs for line in text.splitlines() if line.startswith("probe: ")}
-    assert said == {
+    probes = {line for text in logs for line in text.splitlines() if line.startswith("probe: ")}
+    assert probes == {
         "probe: abstract refused",
         "probe: loopback refused",
         "probe: offered reached",

@@ -11,7 +11,7 @@ import pytest
 from tests.acceptance.terminals import Terminal
 from tests.support.home import Home, does, task, writes
 
-_LOOKS = (
+_COMMANDS = (
     "status", "why", "history", "inbox", "agents", "agents show checkout-page",
     "agents show reviewer-1", "issue list", "pr list", "logs checkout-page --tail 20",
     "logs checkout-page --sprint 1", "trace checkout-page", "trace po --sprint 1", "retro",
@@ -53,7 +53,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
 
 
 @pytest.mark.parametrize("columns", [60, 80])
-@pytest.mark.parametrize("command", _LOOKS)
+@pytest.mark.parametrize("command", _COMMANDS)
 def test_a_table_fits_the_terminal_and_loses_nothing(
     shop: Home, command: str, columns: int
 ) -> None:

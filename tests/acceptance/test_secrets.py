@@ -37,22 +37,22 @@ def test_an_agent_is_not_given_keys_that_it_was_not_promised(home: Home) -> None
 def test_a_key_that_an_agent_prints_everywhere_is_written_down_nowhere(home: Home) -> None:
     home.environment[_NAME] = _KEY
     home.set(pass_env=[_NAME])
-    said = (
+    print_key = (
         f'echo "key: ${_NAME}"; printf %s "${_NAME}" >&2; printf %s "${_NAME}" | base64 -w0; echo;'
         f' printf \'{{"detail": "%s"}}\' ${_NAME} > $CALORON_REPORT;'
         f' echo "notes: ${_NAME}"; echo "self_assessment: ${_NAME}"; echo "${_NAME}" > ~/kept;'
         f' echo "x" > a.txt; git add a.txt'
     )
     home.script(
-        does("implement", "a", attempt=1, run=f"{said}; git reset -q --hard; exit 1"),
-        does("implement", "a", run=said),
+        does("implement", "a", attempt=1, run=f"{print_key}; git reset -q --hard; exit 1"),
+        does("implement", "a", run=print_key),
         does("review", round=1, run=f'echo "CHANGES_NEEDED: say ${_NAME}"'),
-        does("fix", run=f"{said}; echo y > a.txt"),
+        does("fix", run=f"{print_key}; echo y > a.txt"),
         does("review", run=f"echo ${_NAME}; echo APPROVED"),
     )
     answer = home.sprint(task("a", agent_prompt=f"use the key {_KEY} for it", title="A"))
     assert answer.code == 0, answer
-    # It was really given, and really printed.
+    # The agent really got the key, and really printed it.
     assert home.printed("key: ") == [f"[redacted {_NAME}]"] * 3
     logs = home.caloron("logs", "a")
     assert _where(home, answer, logs, home.caloron("issue", "show", "1")) == []
@@ -96,7 +96,7 @@ def test_a_stopped_agents_work_with_a_key_in_it_is_not_saved(home: Home) -> None
     assert _where(home, answer) == []
 
 
-#: A value that only its name tells to be a secret.
+#: A value that only its name marks as a secret.
 _WORD_NAME = "SHOP_PASSWORD"
 _WORD = "correct7horse!battery&staple"
 
@@ -104,18 +104,20 @@ _WORD = "correct7horse!battery&staple"
 def _word_is_where(home: Home, *answers: Answer) -> list[str]:
     word = _WORD.encode()
     forms = (word, base64.b64encode(word), base64.b64encode(b"x" + word)[4:-4])
-    said = [(f"answer {n}", (a.stdout + a.stderr).encode()) for n, a in enumerate(answers)]
-    return [name for name, data in (*everything(home), *said) if any(f in data for f in forms)]
+    answer_texts = [(f"answer {n}", (a.stdout + a.stderr).encode()) for n, a in enumerate(answers)]
+    return [
+        name for name, data in (*everything(home), *answer_texts) if any(f in data for f in forms)
+    ]
 
 
 @pytest.fixture
 def shop(home: Home) -> Home:
-    """A home whose agents are given a password."""
+    """A home whose agents get a password."""
     home.environment[_WORD_NAME] = _WORD
     return home.set(pass_env=[_WORD_NAME])
 
 
-def _looked_at(home: Home) -> list[Answer]:
+def _views(home: Home) -> list[Answer]:
     """Everything that a person can be shown."""
     numbers = [str(i["number"]) for i in home.issues()]
     asked = [("status",), ("why",), ("config", "show"), ("doctor",)]
@@ -147,7 +149,7 @@ def test_a_password_said_in_pieces_in_reviews_and_in_feedback_is_written_down_no
     )
     answer = shop.sprint(task("a"))
     assert answer.code == 0, answer
-    assert _word_is_where(shop, answer, *_looked_at(shop)) == []
+    assert _word_is_where(shop, answer, *_views(shop)) == []
 
 
 #: Ways to put a password into a commit.
@@ -189,11 +191,11 @@ def test_a_password_is_on_no_command_line_and_in_no_environment_but_the_agents(
     running = shop.start_sprint(task("a", agent_prompt=f"use {_WORD}"))
     gate.wait_for_agent()
     lines, environments = [], []
-    for place in Path("/proc").glob("[0-9]*"):
+    for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            lines += [place.name] if _WORD.encode() in (place / "cmdline").read_bytes() else []
-            held = _WORD.encode() in (place / "environ").read_bytes()
-            environments += [(place / "cmdline").read_bytes()] if held else []
+            lines += [process.name] if _WORD.encode() in (process / "cmdline").read_bytes() else []
+            has_password = _WORD.encode() in (process / "environ").read_bytes()
+            environments += [(process / "cmdline").read_bytes()] if has_password else []
     gate.open()
     answer = running.wait()
     assert answer.code == 0, answer
@@ -228,7 +230,7 @@ def test_the_key_of_the_model_is_kept_nowhere_though_the_agent_reads_and_repeats
     assert answer.code == 0, answer
     # The tool really showed it to the model, so it was in the conversation.
     assert any(_KEY in text for text in asked)
-    assert _where(home, answer, *_looked_at(home)) == []
+    assert _where(home, answer, *_views(home)) == []
 
 
 #: Builds a commit with a signature, which git hands to a program, and another one to swap it for.

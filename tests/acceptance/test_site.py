@@ -33,27 +33,27 @@ def build(source: Path, site: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("built") / "site"
-    done = build(ROOT, place)
+    folder = tmp_path_factory.mktemp("built") / "site"
+    done = build(ROOT, folder)
     assert done.returncode == 0, done.stderr
-    return place
+    return folder
 
 
 class _Loads(HTMLParser):
-    """What a browser fetches for a page."""
+    """Collects the addresses that a browser fetches for a page."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.loads: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
-        if tag in _FOLLOWED or given.get("rel") == "canonical":
+        attributes = {name: value or "" for name, value in attrs}
+        if tag in _FOLLOWED or attributes.get("rel") == "canonical":
             return
         for name in ("src", "href", "srcset", "data", "poster", "action"):
-            if name in given:
-                self.found.append(given[name])
-        self.found += loads_of_style(given.get("style", ""))
+            if name in attributes:
+                self.loads.append(attributes[name])
+        self.loads += loads_of_style(attributes.get("style", ""))
 
 
 def loads_of_style(css: str) -> list[str]:
@@ -64,7 +64,7 @@ def loads_of_page(html: str) -> list[str]:
     parser = _Loads()
     parser.feed(html)
     styles = re.findall(r"<style[^>]*>(.*?)</style>", html, re.DOTALL)
-    return parser.found + [load for style in styles for load in loads_of_style(style)]
+    return parser.loads + [load for style in styles for load in loads_of_style(style)]
 
 
 def test_every_page_is_built(site: Path) -> None:
@@ -138,5 +138,5 @@ def test_the_search_for_what_is_loaded_finds_it() -> None:
     html = """<link rel=stylesheet href="https://x.example/a.css"><a href="https://fine.example">
     <script src="//x.example/b.js"></script><p style="background: url('https://x.example/c.png')">
     <style>@import "https://x.example/d.css";</style><link rel=canonical href="https://fine.example">"""
-    found = [load for load in loads_of_page(html) if _ELSEWHERE.match(load)]
-    assert [load.rpartition("/")[2] for load in found] == ["a.css", "b.js", "c.png", "d.css"]
+    loads = [load for load in loads_of_page(html) if _ELSEWHERE.match(load)]
+    assert [load.rpartition("/")[2] for load in loads] == ["a.css", "b.js", "c.png", "d.css"]

@@ -27,7 +27,7 @@ def test_ctrl_c_saves_and_stops_and_resume_goes_on_to_the_end(home: Home) -> Non
     assert all(task["why"] for task in answer.tasks.values())
     assert home.processes() == []
     (saved,) = home.events("work_salvaged")
-    assert home.git("show", f"{saved['commit']}:a.txt", place="mirror.git") == b"a\n"
+    assert home.git("show", f"{saved['commit']}:a.txt", repository="mirror.git") == b"a\n"
 
     home.gate("writing").open()
     answer = home.caloron("resume")
@@ -55,8 +55,8 @@ def test_a_running_sprint_refuses_others_until_caloron_stop_ends_it_with_its_age
     assert len(home.events("sprint_created")) == 1
     stopped = home.caloron("stop")
     assert stopped.code == 0, stopped
-    told = {"project": "demo", "stopped": True, "sprint_id": "demo-1", "number": 1}
-    assert stopped.data == told
+    expected = {"project": "demo", "stopped": True, "sprint_id": "demo-1", "number": 1}
+    assert stopped.data == expected
     answer = running.wait()
     assert answer.code == 11, answer
     assert answer.error["code"] == "STOPPED"
@@ -110,7 +110,7 @@ def test_a_stop_does_not_wait_for_a_long_salvage_and_resume_makes_it(home: Home)
     home.gate("writing").open()
     resumed = home.start("resume")
     saved = wait_for(lambda: home.events("work_salvaged"), "the salvage")
-    assert home.git("show", f"{saved[0]['commit']}:a.txt", place="mirror.git") == b"a\n"
+    assert home.git("show", f"{saved[0]['commit']}:a.txt", repository="mirror.git") == b"a\n"
     resumed.interrupt()
 
 
@@ -271,8 +271,8 @@ def test_stop_ends_an_agent_whose_engine_was_killed(home: Home) -> None:
     assert [action["target"] for action in planned] == ["demo-1"]
     stopped = home.caloron("stop")
     assert stopped.code == 0, stopped
-    told = {"project": "demo", "stopped": True, "sprint_id": "demo-1", "number": 1}
-    assert stopped.data == told
+    expected = {"project": "demo", "stopped": True, "sprint_id": "demo-1", "number": 1}
+    assert stopped.data == expected
     assert not process_lives(pid)
     assert home.processes() == []
     assert home.caloron("status").data["last_sprint"]["running"] == []

@@ -28,7 +28,7 @@ def test_a_stopped_agent_is_probed_restarted_escalated_and_released_by_a_comment
     assert answer.code == 10, answer
     assert answer.statuses == {"a": "Escalated", "b": "Blocked"}
     assert "silent" in answer.tasks["a"]["why"]
-    # It was started twice, and nothing of it is left.
+    # The agent was started twice, and no process of it is left.
     assert len(home.printed("hanging: ")) == 2
     assert home.processes() == []
 
@@ -57,7 +57,7 @@ def test_a_release_while_the_sprint_runs_lets_the_task_go_on_without_a_resume(ho
     home.script(
         does("implement", "a", attempt=[1, 2], run=_hangs(home)),
         writes("a"),
-        # Busy, so that nobody takes it for a silent one.
+        # Busy, so that it does not count as silent.
         writes("b", run=other.line.replace("sleep 0.03", "echo waiting; sleep 0.1")),
     )
     running = home.start_sprint(task("a"), task("b"))

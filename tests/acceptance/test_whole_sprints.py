@@ -73,7 +73,7 @@ def test_parallel_tasks_in_conflict_are_resolved_so_that_main_holds_both_sides(h
 
 
 def test_a_resolve_round_that_does_not_merge_main_is_a_failure_and_not_a_loop(home: Home) -> None:
-    """One leaves conflict markers, the other one throws the merge away."""
+    """One agent leaves conflict markers, the other agent throws the merge away."""
     both = home.gate("both")
     pairs = {"a": "marked", "b": "marked", "c": "aborted", "d": "aborted"}
     abort = "git reset -q --hard; date +%N >> aborted.txt"
@@ -110,7 +110,7 @@ def test_the_verify_log_reaches_the_reviewer_and_the_fixing_agent(home: Home) ->
 def test_a_verification_that_fails_once_is_run_again_in_a_clean_checkout_of_the_result(
     home: Home,
 ) -> None:
-    """What an agent leaves ignored in its workspace is not there."""
+    """Ignored files of an agent's workspace are not in the checkout."""
     clean = "test ! -e junk.log && test -f a.txt && test -f README.md"
     home.set(verify=f'test "$CALORON_ATTEMPT" -gt 1 && {clean}')
     home.script(writes("a", {".gitignore": "*.log\n", "junk.log": "x", "a.txt": "a"}))

@@ -28,8 +28,8 @@ def wake(home: Home, agent: str, step: str) -> None:
 
 
 def left(home: Home, number: int) -> tuple[list[str], str]:
-    found = home.caloron("issue", "show", str(number)).data
-    return [one["body"] for one in found["comments"]], str(found["body"])
+    shown = home.caloron("issue", "show", str(number)).data
+    return [comment["body"] for comment in shown["comments"]], str(shown["body"])
 
 
 def killed_at(home: Home, words: tuple[str, ...], point: str, once: Path) -> None:
@@ -38,16 +38,16 @@ def killed_at(home: Home, words: tuple[str, ...], point: str, once: Path) -> Non
     assert once.exists()
 
 
-def check(home: Home, number: int, step: str, place: Path, agent: str = "allegro") -> None:
+def check(home: Home, number: int, step: str, folder: Path, agent: str = "allegro") -> None:
     """Killed there with the first words, and again with newer ones; then once undisturbed."""
     point = step.format(number=number)
     words = ("cycle", "breadcrumb", agent, "--issue", str(number))
     for cycle in (1, 2):
         wake(home, agent, f"cycle {cycle}")
     body = left(home, number)[1]
-    killed_at(home, words, point, place / "first")
+    killed_at(home, words, point, folder / "first")
     wake(home, agent, "cycle 3")
-    killed_at(home, words, point, place / "second")
+    killed_at(home, words, point, folder / "second")
     answer = home.caloron(*words)
     assert answer.code == 0, answer
     assert answer.data["written"]["refused"] == []

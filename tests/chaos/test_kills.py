@@ -38,7 +38,7 @@ def rows(world: World, sql: str) -> list[tuple[Any, ...]]:
     try:
         return connection.execute(sql).fetchall()
     except sqlite3.OperationalError:
-        # Looked before the tables were there.
+        # The query came before the tables were there.
         return []
     finally:
         connection.close()
@@ -64,7 +64,7 @@ def shims(world: World, role: str = "") -> list[int]:
 
 
 def at_work(world: World, attempt: int = 1) -> bool:
-    """Whether the agent that implements was started for this attempt."""
+    """True if the agent that implements was started for this attempt."""
     begun = f"SELECT 1 FROM leases WHERE attempt = {attempt} AND item LIKE '%implement'"
     return bool(rows(world, begun))
 
@@ -136,7 +136,7 @@ def test_a_planner_that_has_answered_is_not_asked_again(world: World, point: str
 def test_a_shim_killed_in_any_role_leaves_nobody_and_its_work_is_done_again(
     world: World, role: str, engine_too: bool
 ) -> None:
-    """Whatever a sandbox holds ends with its shim; nobody counts it as a failure."""
+    """Every process of a sandbox ends with its shim, which does not count as a failure."""
     wait = 'echo at work; [ "$CALORON_ATTEMPT" != 1 ] || sleep 600'
     if role == "verify":
         world.set(verify=wait)

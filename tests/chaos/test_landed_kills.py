@@ -15,12 +15,12 @@ from tests.chaos.world import World, new_world
 from tests.support import blind_forge
 
 PLAN = [{"id": "a", "title": "A", "agent_prompt": "write a", "depends_on": []}]
-ONE_PART = "test $(ls parts 2>/dev/null | wc -l) -le 1"
+AT_MOST_ONE_PART = "test $(ls parts 2>/dev/null | wc -l) -le 1"
 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> World:
-    world = new_world(tmp_path_factory.mktemp("landed") / "template", verify=ONE_PART)
+    world = new_world(tmp_path_factory.mktemp("landed") / "template", verify=AT_MOST_ONE_PART)
     world.work = {"a": {"parts/both": "both"}}
     world.program = (sys.executable, str(Path(blind_forge.__file__)))
     world.script(

@@ -1,4 +1,4 @@
-"""Done, but the answer was lost: each kind of effect leaves exactly one artefact."""
+"""Each kind of effect leaves exactly one artefact if the response is lost."""
 
 from __future__ import annotations
 
@@ -88,13 +88,13 @@ class ForgetfulForge:
 class Bench:
     """A journal, an executor and a forge that forgets, around one task with a branch."""
 
-    def __init__(self, place: Path) -> None:
-        self.forge = create_local_forge(place, name="demo")
+    def __init__(self, folder: Path) -> None:
+        self.forge = create_local_forge(folder, name="demo")
         self.forgetful = ForgetfulForge(self.forge)
-        self.mirror = Mirror(place / "mirror.git", self.forge.remote())
+        self.mirror = Mirror(folder / "mirror.git", self.forge.remote())
         self.mirror.ensure()
         self.main = self.mirror.fetch_main()
-        self.ledger = Ledger(place / "ledger.sqlite")
+        self.ledger = Ledger(folder / "ledger.sqlite")
         sprint = Sprint(
             id="demo",
             number=0,
@@ -112,7 +112,7 @@ class Bench:
             self.clock,
             lambda: self.ledger.state(self.sprint),
         )
-        runs, signal = RunDirs(place / "runs"), LoopSignal(Wake(place / "wake"))
+        runs, signal = RunDirs(folder / "runs"), LoopSignal(Wake(folder / "wake"))
         self.effects = EffectExecutor(self.journal, self.operations, runs, self.clock, signal)
         self.work = self._commit(self.main)
 
@@ -285,7 +285,7 @@ CASES: dict[type[Any], Case] = {
     Push: (
         lambda b: [issue()],
         push,
-        lambda b: int((seen := b.forge.branch(BRANCH)) is not None and seen.commit == b.work),
+        lambda b: int((current := b.forge.branch(BRANCH)) is not None and current.commit == b.work),
     ),
     OpenPull: (
         lambda b: [issue(), push(b)],
@@ -310,8 +310,8 @@ CASES: dict[type[Any], Case] = {
 
 
 def test_every_kind_of_effect_has_a_case() -> None:
-    only_looks = {SeeBranch}
-    assert set(CASES) == set(get_args(effects.Effect)) - only_looks
+    reading_effects = {SeeBranch}
+    assert set(CASES) == set(get_args(effects.Effect)) - reading_effects
 
 
 @pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)

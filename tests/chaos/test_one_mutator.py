@@ -35,7 +35,7 @@ EXCEPTED = (
     "testing/",
 )
 #: Stages for graphs that users write: such a graph is no sprint and has no journal of effects, so
-#: each of these looks for what it wrote before it writes. No tick may name one of them.
+#: each of these searches for its own object before it writes. No tick may name them.
 OF_GRAPHS = (
     "github_add_label",
     "github_create_issue",
@@ -62,13 +62,13 @@ def _modules() -> dict[str, Path]:
 
 
 def test_no_module_but_the_effect_executor_changes_a_forge() -> None:
-    found = {
+    mutations = {
         name: mutations_in(file.read_text("utf-8"))
         for name, file in _modules().items()
         if name != CHANGES and not name.startswith(EXCEPTED) and name != "stages/forge.py"
     }
 
-    assert {name: calls for name, calls in found.items() if calls} == {}
+    assert {name: calls for name, calls in mutations.items() if calls} == {}
 
 
 def named_in(node: Any) -> set[str]:

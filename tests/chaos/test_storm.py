@@ -27,7 +27,7 @@ from tests.chaos.world import (
     new_world,
     until_it_holds_the_project,
 )
-from tests.support.figures import tell
+from tests.support.figures import record_figures
 
 TASKS = [f"t{n}" for n in range(12)]
 #: These change one file, so that all but the first of them are in conflict with main.
@@ -52,12 +52,16 @@ def _plan() -> list[dict[str, Any]]:
 
 def _responses() -> list[dict[str, Any]]:
     """Agents as they are: they fail, say nothing, change nothing, and work the next time."""
-    one_file = "echo $CALORON_TASK_ID >> together.txt"
+    appends_to_shared_file = "echo $CALORON_TASK_ID >> together.txt"
     unmark = "sed -i -E '/^(<<<<<<<|=======|>>>>>>>)/d' together.txt"
     fixes = 'echo "$CALORON_TASK_ID fixed" > $CALORON_TASK_ID.txt'
     crashes = {"output": "overloaded", "exit_code": 1}
     return [
-        {"when": {"role": "implement", "task": TOGETHER}, "run": one_file, "sleep_s": 0.2},
+        {
+            "when": {"role": "implement", "task": TOGETHER},
+            "run": appends_to_shared_file,
+            "sleep_s": 0.2,
+        },
         {"when": {"role": "implement", "task": TASKS[7], "attempt": 1}, **crashes},
         {
             "when": {"role": "implement"},
@@ -86,14 +90,14 @@ def _work() -> dict[str, dict[str, str]]:
 
 
 class Storm:
-    """One sprint under kills, from its start to its end."""
+    """A sprint under kills, from its start to its end."""
 
     def __init__(self, world: World, chance: random.Random, most: int) -> None:
         self._world = world
         self._chance = chance
         self._most = most
         self.kills: Counter[str] = Counter()
-        #: Why tasks waited for a person who said `resolved`.
+        #: The escalations that a person resolved.
         self.escalated: set[tuple[str, int, str]] = set()
         #: Sandboxes in which nothing ever ran.
         self.unborn = 0
@@ -124,14 +128,14 @@ class Storm:
             raise AssertionError(f"the sprint hangs\n{self._world.log()}") from None
 
     def _victims(self, kind: str, engine: subprocess.Popen[bytes]) -> list[int]:
-        """One process of this kind, once there is one, or all of this world."""
+        """Return a process of this kind as soon as there is any, or all processes of this world."""
         if kind == "engine":
             return [engine.pid]
         give_up = time.monotonic() + 1
         while engine.poll() is None and time.monotonic() < give_up:
-            found = self._living(kind, engine.pid)
-            if found:
-                return found if kind == "all" else [self._chance.choice(found)]
+            pids = self._living(kind, engine.pid)
+            if pids:
+                return pids if kind == "all" else [self._chance.choice(pids)]
         return []
 
     def _living(self, kind: str, engine: int) -> list[int]:
@@ -197,8 +201,8 @@ def worlds(tmp_path: Path) -> Iterator[list[World]]:
         world.kill_everything()
 
 
-def _sprint(place: Path, worlds: list[World], chance: random.Random, most: int) -> Storm:
-    world = new_world(place, verify="true", parallel=4)
+def _sprint(folder: Path, worlds: list[World], chance: random.Random, most: int) -> Storm:
+    world = new_world(folder, verify="true", parallel=4)
     worlds.append(world)
     world.work = _work()
     world.script(*_responses())
@@ -235,7 +239,7 @@ def test_no_work_is_lost_and_nothing_done_twice_in_a_storm_of_kills(
         escalated |= storm.escalated
         unborn += storm.unborn
     with capsys.disabled():
-        tell(
+        record_figures(
             f"a storm of kills, seed {seed}",
             {"sprints": sprints, "tasks": sprints * len(TASKS)}
             | dict(sorted(done.items()))

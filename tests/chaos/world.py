@@ -22,7 +22,7 @@ PATIENCE_S = 240.0
 
 
 class World(Home):
-    """One home with one project; every process that is started belongs to its directory."""
+    """A home with a project; every process of it belongs to its directory."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)

@@ -1,8 +1,8 @@
 """`caloron` on a Gitea whose main moves in the moment before the first merge of task `a`.
 
 Run it as a program in the place of `python -m caloron.cli`. That merge finds a person's commit on
-main that nobody has verified it with: `parts/theirs`. No forge can be told the base of a merge, so
-this happens; it is only rare.
+main that the change was not verified with: `parts/theirs`. No forge can check the base of a merge,
+so this happens, if rarely.
 """
 
 from __future__ import annotations

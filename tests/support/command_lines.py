@@ -57,7 +57,7 @@ def synopsis_calls(span: str) -> Iterator[list[str]]:
 
 
 def problem(words: list[str], *, whole: bool = True) -> str:
-    """What the program would not take, or an empty text.
+    """Return why the program refuses the line, or an empty text.
 
     `whole`: arguments that a command needs must be there; a text may name a command alone.
     """
@@ -71,13 +71,13 @@ def problem(words: list[str], *, whole: bool = True) -> str:
             break
         if _PLACEHOLDER.fullmatch(rest[0]):
             return ""
-        found = command.get_command(context, rest[0])
-        if found is None:
+        subcommand = command.get_command(context, rest[0])
+        if subcommand is None:
             if command.invoke_without_command and command is not cli:
                 break
             return f"there is no command {context.command_path} {rest[0]}"
         words = [*words[: words.index(rest[0])], *words[words.index(rest[0]) + 1 :]]
-        command, context = found, click.Context(found, info_name=rest[0], parent=context)
+        command, context = subcommand, click.Context(subcommand, info_name=rest[0], parent=context)
     try:
         return _refused(command, context, words, whole=whole)
     except click.UsageError as error:
@@ -92,8 +92,8 @@ def _agent_state_problem(words: list[str], *, whole: bool) -> str:
     if script not in CALLS:
         return f"there is no script agent-state {script}"
     if sub not in CALLS[script]:
-        told = (not sub and not whole) or bool(_PLACEHOLDER.fullmatch(sub))
-        return "" if told else f"agent-state {script} has no {sub}"
+        allowed = (not sub and not whole) or bool(_PLACEHOLDER.fullmatch(sub))
+        return "" if allowed else f"agent-state {script} has no {sub}"
     try:
         parse(CALLS[script][sub], rest)
     except MissingFlag as error:
@@ -106,16 +106,16 @@ def _agent_state_problem(words: list[str], *, whole: bool) -> str:
 def _refused(
     command: click.Command, context: click.Context, words: list[str], *, whole: bool
 ) -> str:
-    """Parse without running: no callback is called, nothing is looked up."""
-    given, left, _ = command.make_parser(context).parse_args(list(words))
+    """Parse without running: no callback is called."""
+    parsed, left, _ = command.make_parser(context).parse_args(list(words))
     if left and not isinstance(command, click.Group):
         return f"{context.command_path} takes no {left[0]!r}"
     for parameter in command.params:
-        value = given.get(parameter.name or "")
-        told = value if isinstance(value, list | tuple) else (value,)
+        value = parsed.get(parameter.name or "")
+        words_of_value = value if isinstance(value, list | tuple) else (value,)
         if whole and parameter.required and not isinstance(value, str | tuple | list):
             raise click.MissingParameter(ctx=context, param=parameter)
-        for word in told:
+        for word in words_of_value:
             if isinstance(word, str) and not _PLACEHOLDER.fullmatch(word):
                 parameter.type.convert(word, parameter, context)
     return ""

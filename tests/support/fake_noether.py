@@ -27,15 +27,17 @@ _META = {"duration_ms": 0, "version": "0.8.2"}
 
 
 def say(data: Any) -> NoReturn:
-    told = {"ok": True, "command": "noether", "data": data, "meta": _META}
-    sys.stdout.write(json.dumps(told, indent=2) + "\n")
+    envelope = {"ok": True, "command": "noether", "data": data, "meta": _META}
+    sys.stdout.write(json.dumps(envelope, indent=2) + "\n")
     sys.exit(0)
 
 
 def refuse(message: str, code: int = 1) -> NoReturn:
     error = {"code": "GENERAL_ERROR", "message": message}
-    told = {"ok": False, "command": "noether", "error": error, "meta": _META}
-    sys.stderr.write("Warning: a line beside the envelope\n" + json.dumps(told, indent=2) + "\n")
+    envelope = {"ok": False, "command": "noether", "error": error, "meta": _META}
+    sys.stderr.write(
+        "Warning: a line beside the envelope\n" + json.dumps(envelope, indent=2) + "\n"
+    )
     sys.exit(code)
 
 
@@ -48,13 +50,13 @@ def add(file: str) -> NoReturn:
         refuse(f"Failed to read {file}: {error.strerror}")
     except GraphError as error:
         refuse(f"Invalid stage: {error}")
-    if any(one["id"] == stage.id for one in kept):
+    if any(entry["id"] == stage.id for entry in kept):
         say({"id": stage.id, "note": "stage already exists"})
     answer: dict[str, Any] = {"id": stage.id, "lifecycle": "active"}
-    for one in kept:
-        if one["signature_id"] == stage.signature_id and one["lifecycle"] == "Active":
-            one["lifecycle"] = {"Deprecated": {"successor_id": stage.id}}
-            answer["supersedes"] = one["id"]
+    for entry in kept:
+        if entry["signature_id"] == stage.signature_id and entry["lifecycle"] == "Active":
+            entry["lifecycle"] = {"Deprecated": {"successor_id": stage.id}}
+            answer["supersedes"] = entry["id"]
     store.parent.mkdir(parents=True, exist_ok=True)
     store.write_text(json.dumps({"stages": [*kept, stage_json(stage)]}), "utf-8")
     say(answer)
@@ -72,7 +74,7 @@ def run(file: str, words: list[str]) -> NoReturn:
     home = Path(os.environ["NOETHER_HOME"])
     store = home / "store.json"
     added = json.loads(store.read_text("utf-8"))["stages"] if store.exists() else []
-    catalogue = Catalogue([*standard_stages(), *(stage_of(one, strict=False) for one in added)])
+    catalogue = Catalogue([*standard_stages(), *(stage_of(entry, strict=False) for entry in added)])
     programs = SubprocessRunner(
         home / "scripts", Unsandboxed(), interpreters={"python": [sys.executable, "-P"]}
     )

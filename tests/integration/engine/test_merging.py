@@ -291,7 +291,7 @@ def reverted(bench: Bench, effect: MakeRevert) -> tuple[str, str]:
     main = bench.mirror.fetch_main()
     without = bench.mirror.merge(main, made.head, "m")
     assert not isinstance(without, Conflict)
-    again = bench.mirror.merge(without.commit, made.again, "m")
+    again = bench.mirror.merge(without.commit, made.reapply_commit, "m")
     assert not isinstance(again, Conflict)
     return without.commit, again.commit
 

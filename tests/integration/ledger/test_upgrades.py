@@ -46,8 +46,8 @@ def with_steps(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Make the program one of a later version."""
     before = tuple(m for m in MIGRATIONS if not m.rewrite)
 
-    def install(*steps: upgrades.Step) -> None:
-        monkeypatch.setattr(upgrades, "STEPS", steps)
+    def install(*steps: upgrades.Upgrade) -> None:
+        monkeypatch.setattr(upgrades, "UPGRADES", steps)
         monkeypatch.setattr(ledgers, "MIGRATIONS", before + upgrades.data_migrations(steps))
 
     install()

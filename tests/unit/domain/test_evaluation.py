@@ -192,7 +192,7 @@ def test_a_task_in_review_without_a_commit_waits_for_a_person_without_a_slot() -
 
 #: The rules of a sprint whose failure concerns no task, as `evaluate` calls them.
 WIDE = (
-    "workflow.forge.bind",
+    "workflow.pulls.bind",
     "workflow.queue.advance_merge_queue",
     "workflow.slots.start_ready",
     "add_tasks",

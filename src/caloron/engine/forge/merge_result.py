@@ -87,7 +87,7 @@ class RevertMade:
     """The commit that reverts a merge, and a commit on top of it that brings the change back."""
 
     head: str
-    again: str
+    reapply_commit: str
 
 
 def make_revert(mirror: Mirror, effect: MakeRevert) -> RevertMade:
