@@ -46,10 +46,10 @@ class ScriptedForge:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def answer(*args: Any) -> Any:
             self.asked.append(name)
-            found = self.answers.get(name)
-            if isinstance(found, BaseException):
-                raise found
-            return found
+            answer_or_error = self.answers.get(name)
+            if isinstance(answer_or_error, BaseException):
+                raise answer_or_error
+            return answer_or_error
 
         return answer
 
@@ -82,8 +82,8 @@ class Engine(Parts):
         self.ledger.commit_tick(loaded, TickCommit(state=loaded.state, actions=actions))
 
     def entry(self) -> Entry:
-        (found,) = self.journal.due()
-        return found
+        (entry,) = self.journal.due()
+        return entry
 
     def effects(self, forge: ScriptedForge, poller: Poller | None = None) -> EffectExecutor:
         operations = ForgeOperations(

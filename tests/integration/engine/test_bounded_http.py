@@ -56,7 +56,7 @@ def _answer(connection: socket.socket, path: str = "/") -> bytes:
 
 
 def test_a_head_has_one_deadline_however_often_a_byte_comes() -> None:
-    """Each byte comes well within the patience; all of them together never end."""
+    """Each byte arrives within the timeout, but the head never ends."""
     with _serving(patience_s=1.0) as server, _connect(server) as slow:
         slow.sendall(b"GET / HTTP/1.0\r\nX: ")
         slow.settimeout(0.1)

@@ -1,4 +1,4 @@
-"""A CI that has not said anything about a new head yet is waited for, for a while."""
+"""A merge waits a limited time for a CI that has not reported on a new head yet."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def decided(forge: ForgeWithCI, place: Path, file: str) -> Loop:
     return loop
 
 
-def test_a_ci_that_has_not_reported_is_waited_for_a_while_and_no_longer(
+def test_a_merge_waits_a_limited_time_for_a_ci_without_a_report(
     forge: ForgeWithCI, tmp_path: Path
 ) -> None:
     loop = decided(forge, tmp_path, ".gitlab-ci.yml")
@@ -67,7 +67,7 @@ def test_a_ci_that_has_not_reported_is_waited_for_a_while_and_no_longer(
     loop.close()
 
 
-def test_a_ci_that_reports_meanwhile_decides(forge: ForgeWithCI, tmp_path: Path) -> None:
+def test_a_ci_report_during_the_wait_decides(forge: ForgeWithCI, tmp_path: Path) -> None:
     loop = decided(forge, tmp_path, ".gitlab-ci.yml")
     forge.state = Checks(state="red", detail="build")
     loop.clock.time = loop.task().review.seen_at + 60
@@ -77,7 +77,7 @@ def test_a_ci_that_reports_meanwhile_decides(forge: ForgeWithCI, tmp_path: Path)
 
 
 @pytest.mark.parametrize(("file", "pages"), [("notes.txt", "https://x/"), (".gitlab-ci.yml", "")])
-def test_where_no_ci_can_report_nobody_waits(
+def test_a_merge_without_a_ci_does_not_wait(
     forge: ForgeWithCI, tmp_path: Path, file: str, pages: str
 ) -> None:
     forge.pages = pages

@@ -156,7 +156,7 @@ import sys
 from pathlib import Path
 from caloron.store.lock import ProcessLock
 with ProcessLock(Path(sys.argv[1])):
-    print("held", flush=True)
+    print("locked", flush=True)
     sys.stdin.read()
 """
 
@@ -170,7 +170,7 @@ def test_nothing_is_upgraded_while_an_engine_of_the_older_version_writes(
     with_steps(aim_of)
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as engine:
         assert engine.stdout is not None
-        assert engine.stdout.readline() == b"held\n"
+        assert engine.stdout.readline() == b"locked\n"
         with pytest.raises(InUse, match="an older Caloron is at work"):
             Ledger(path)
         assert stored(path) == before

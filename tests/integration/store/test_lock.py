@@ -19,7 +19,7 @@ def test_a_process_is_gone_when_it_ended_and_not_before() -> None:
     holder = this_process(child.pid)
     assert holder.is_gone is False
     child.kill()
-    # Dead, although nobody has waited for it yet.
+    # The process is dead, although its parent has not reaped it yet.
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert holder.is_gone is True
     child.wait()
@@ -32,7 +32,7 @@ def test_another_process_with_the_same_number_is_another() -> None:
     assert this_process()._replace(boot="an earlier one").is_gone is True
 
 
-def test_of_a_process_elsewhere_nothing_is_known() -> None:
+def test_the_state_of_a_process_on_another_host_is_unknown() -> None:
     assert this_process()._replace(host="elsewhere").is_gone is None
     assert this_process()._replace(namespace="pid:[1]").is_gone is None
     assert this_process()._replace(started="").is_gone is None

@@ -21,7 +21,7 @@ from tests.integration.store.conftest import PROCESSES, Queue
 def _claim_until_empty(path: Path) -> list[tuple[str, int]]:
     """A worker: claims one by one, until nothing is left."""
     db = Database(path)
-    # What is counted is who gets what, not how durable a claim is.
+    # This test checks the assignment of claims, not their durability.
     db.rows("PRAGMA synchronous = OFF")
     mine: list[tuple[str, int]] = []
     while True:

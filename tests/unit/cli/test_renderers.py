@@ -27,7 +27,7 @@ from caloron.domain.model.sprint import Sprint, State
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task
 
-#: What could be read as markup, what steers a terminal, and what turns the direction of text.
+#: Markup, terminal control sequences, and characters that change the text direction.
 _BAD = (
     "[/b]", "[bold red]", "[/tmp/x]", "[link=x]", "[", "]", "\\[", "{0}", "%s", ":smile:", "`", "|",
     "<b>", "</table>", "&lt;", "&", '"', "'", "*", "_", "#", "\x1b[2J", "\x1b]0;x\x07", "\x9b31m",
@@ -43,7 +43,7 @@ quick = settings(
 
 
 def assert_harmless(text: str) -> None:
-    """No character is left that a terminal obeys."""
+    """Assert that the text has no terminal control character."""
     steering = [c for c in text if c not in "\n\t" and unicodedata.category(c) in ("Cc", "Cf")]
     assert not steering, steering
 
@@ -83,7 +83,7 @@ def drawn(state: State, *notes: str, columns: int = 80, rows: int = 24) -> str:
 
 @quick
 @given(TEXTS, st.booleans())
-def test_the_live_table_shows_any_text_as_it_is(text: str, planned: bool) -> None:
+def test_the_live_table_shows_any_text_unchanged(text: str, planned: bool) -> None:
     seen = drawn(sprint_state(text, planned=planned), text, columns=400)
     assert_harmless(seen)
     shown = seen.split()
@@ -150,7 +150,7 @@ class _Tags(HTMLParser):
 
 @quick
 @given(TEXTS)
-def test_tables_trees_and_folded_lines_take_any_text(text: str) -> None:
+def test_tables_trees_and_folded_lines_accept_any_text(text: str) -> None:
     plan = (
         PlannedTask(id="a", title=text or "x", agent_prompt="x"),
         PlannedTask(id="b", title=text or "x", agent_prompt="x", depends_on=("a",)),
@@ -166,7 +166,7 @@ def test_tables_trees_and_folded_lines_take_any_text(text: str) -> None:
 
 @quick
 @given(TEXTS)
-def test_whatever_a_command_answers_steers_no_terminal(text: str) -> None:
+def test_no_answer_of_a_command_controls_the_terminal(text: str) -> None:
     answers = (
         status_text(_status(text), {}),
         history_text(_history(text)),

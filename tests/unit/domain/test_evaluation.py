@@ -46,7 +46,7 @@ OTHERS = ("a", "b", "c")
 
 
 def test_editing_a_task_to_done_while_its_merge_is_checked_blocks_no_other() -> None:
-    """The file says Done; the forge refuses a step of the merge that nobody waits for any more."""
+    """The file says Done; the forge refuses a merge step whose result is no longer needed."""
     made = land("b")
     decision, _ = apply_file_edit(
         made.state, FileEdit(statuses={"a": "Done"}, interventions={}), made.now
@@ -67,7 +67,7 @@ def test_editing_a_task_to_done_while_its_merge_is_checked_blocks_no_other() -> 
     assert (made.status("a"), made.status("b")) == (Status.DONE, Status.DONE)
 
 
-def test_a_done_task_of_an_older_ledger_that_still_has_merge_state_blocks_nobody() -> None:
+def test_a_done_task_of_an_older_ledger_with_merge_state_blocks_no_task() -> None:
     made = SprintDriver.start(planned("a"), planned("b"))
     made.settle()
     old = made.task("a")
@@ -100,7 +100,7 @@ def test_an_illegal_move_escalates_its_task_alone_and_undoes_what_the_rule_had_b
     assert "half-done" not in repr(decision)
     started = [a for a in decision.actions if isinstance(a, PostComment)]
     assert started == []
-    # Its agent is stopped; the others' are not.
+    # The agent of the task is stopped, other agents run on.
     assert [a.item for a in decision.actions if isinstance(a, CancelWork)] == [
         f"{SPRINT}/bad/1-implement"
     ]
@@ -126,7 +126,7 @@ def test_a_released_task_goes_on_where_the_rule_failed(monkeypatch: pytest.Monke
     assert made.status("bad") is Status.DONE
 
 
-def test_rules_that_never_come_to_rest_are_stopped_and_named(
+def test_rules_that_never_settle_are_stopped_and_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A rule that changes a task on each pass, with an action and without one."""
@@ -175,7 +175,7 @@ def test_a_change_of_state_without_an_action_is_followed_to_its_end(
     assert made.tick().state.tasks["bad"].reason == "seen by the first rule"
 
 
-def test_a_task_in_review_without_a_commit_waits_for_a_person_and_holds_no_slot() -> None:
+def test_a_task_in_review_without_a_commit_waits_for_a_person_without_a_slot() -> None:
     made = SprintDriver.start(planned("bad"), planned("a"), parallel=1)
     made.end(made.item("bad"), changes=False)
     (ended,) = [fact for fact in made.facts if isinstance(fact, WorkEnded)]
@@ -214,8 +214,8 @@ def _break(broken: pytest.MonkeyPatch, name: str) -> None:
     name = name.rsplit(".", 1)[-1]
     real = getattr(module, name)
 
-    def breaks(evaluation: Evaluation, *given: Any) -> None:
-        real(evaluation, *given)
+    def breaks(evaluation: Evaluation, *arguments: Any) -> None:
+        real(evaluation, *arguments)
         evaluation.sprint.main_health.red_summary = "half-done"
         for task in evaluation.state.tasks.values():
             task.change.head = "half-done"
@@ -425,7 +425,7 @@ def _stray_fact(world: SprintDriver, data: st.DataObject) -> None:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(st.data())
-def test_whatever_is_wrong_with_one_task_the_others_are_done_and_a_person_can_end_it(
+def test_one_broken_task_does_not_stop_the_others_and_a_person_can_end_it(
     data: st.DataObject,
 ) -> None:
     made = SprintDriver(new_state(*PLAN, parallel=data.draw(st.integers(1, 4))))

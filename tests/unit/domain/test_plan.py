@@ -1,4 +1,4 @@
-"""Plans: found in prose, checked as a whole, refused with every error named."""
+"""Plans: read from prose, checked as a whole, refused with every error named."""
 
 from __future__ import annotations
 
@@ -60,19 +60,19 @@ def test_the_first_list_of_objects_in_an_answer_is_the_plan(answer: str) -> None
 
 
 @pytest.mark.parametrize("answer", ["", "no plan", "[]", "[1, 2]", '[{"id": "a"}, 3]', "[{]", "["])
-def test_an_answer_without_a_list_of_objects_holds_no_plan(answer: str) -> None:
+def test_an_answer_without_a_list_of_objects_has_no_plan(answer: str) -> None:
     with pytest.raises(PlanProblem, match="no JSON list of task objects"):
         find_plan(answer)
 
 
 @given(st.text(alphabet='[]{}",:ab1 \\n', max_size=60))
-def test_no_answer_makes_the_search_fail_otherwise(answer: str) -> None:
+def test_any_answer_has_a_plan_or_is_refused(answer: str) -> None:
     try:
-        found = find_plan(answer)
+        tasks = find_plan(answer)
     except PlanProblem:
         return
-    assert found
-    assert all(isinstance(task, dict) for task in found)
+    assert tasks
+    assert all(isinstance(task, dict) for task in tasks)
 
 
 def test_an_answer_of_brackets_alone_does_not_take_forever() -> None:
@@ -81,7 +81,7 @@ def test_an_answer_of_brackets_alone_does_not_take_forever() -> None:
             find_plan(answer)
 
 
-def test_a_plan_keeps_everything_that_was_said() -> None:
+def test_a_plan_keeps_every_field() -> None:
     (task,) = parse_plan(
         [raw("a", kind="check", framework="stub", acceptance=["x"], files=["f"], unknown=1)],
         frameworks=("stub",),
@@ -128,13 +128,13 @@ def test_a_plan_has_a_largest_size() -> None:
     ],
 )
 def test_an_error_names_the_task_and_what_is_wrong(task: object, error: str) -> None:
-    (told,) = errors_of([task], frameworks=("stub",))
-    assert error in told
+    (message,) = errors_of([task], frameworks=("stub",))
+    assert error in message
     name = task["id"] if isinstance(task, dict) and isinstance(task["id"], str) else None
-    assert (f"task {name!r}" if name is not None else "task 1") in told
+    assert (f"task {name!r}" if name is not None else "task 1") in message
 
 
-def test_every_error_is_told_at_once() -> None:
+def test_every_error_is_reported_at_once() -> None:
     plan = [raw("a", "a", "x"), raw("b", framework="gpt"), raw("b")]
     assert errors_of(plan, frameworks=("stub",)) == (
         "task 'b' appears 2 times",
@@ -206,12 +206,12 @@ def test_a_field_that_only_others_read_is_left_alone() -> None:
 
 @pytest.mark.parametrize("name", sorted(RESERVED))
 def test_an_id_that_the_sprint_uses_itself_is_not_for_a_task(name: str) -> None:
-    said = f"task '{name}': the id `{name}` is used by the sprint itself; choose another"
-    assert errors_of([raw(name)]) == (said,)
+    message = f"task '{name}': the id `{name}` is used by the sprint itself; choose another"
+    assert errors_of([raw(name)]) == (message,)
 
 
 def test_every_name_of_the_sprints_own_work_and_agents_is_reserved() -> None:
-    """A goal without a plan on a main that is verified, with a model that looks back at the end."""
+    """A goal without a plan on a main that is verified, with a model for the retro."""
     sprint = Sprint(
         id="shop-1",
         number=1,

@@ -14,7 +14,7 @@ from tests.unit.domain.test_evaluate import merge_is_due
 
 
 def land(*more: str) -> SprintDriver:
-    """`a` is merged by a forge that cannot be told the base, into a main that just moved."""
+    """Merge `a` on a forge that accepts no base, into a main that just moved."""
     made = SprintDriver.start(planned("a"), *(planned(name) for name in more))
     made.forge.ignores_base = True
     made.bring_to_review("a")
@@ -208,8 +208,8 @@ def test_a_merge_that_was_found_to_be_a_persons_is_not_taken_out_either() -> Non
     made.person.push_main()
     made.person.merge_pull(merge.pull)
     key, commit = merge.key, made.forge.branches["main"]
-    told = EffectDone(key=key, task="a", kind="merge", commit=commit, tree="x", by_us=False)
-    made.tick(told)
+    fact = EffectDone(key=key, task="a", kind="merge", commit=commit, tree="x", by_us=False)
+    made.tick(fact)
     assert (made.status("a"), made.task("a").merge.unverified) == (Status.DONE, "")
 
 

@@ -1,4 +1,4 @@
-"""One comment on each task's issue says how far it is, and is kept up to date."""
+"""The issue of each task has one progress comment that stays up to date."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def described(made: SprintDriver, task: str) -> list[Describe]:
 
 
 def rejected(made: SprintDriver, task: str, times: int = 1) -> None:
-    """Until the change was sent back so often, and its agent is asked to fix it."""
+    """Send the change back `times` times, until its agent runs a fix."""
     for _ in range(times):
         made.bring_to_review(task)
         made.finish(task, answer="CHANGES_NEEDED: no tests, see fixes #99")
@@ -247,11 +247,11 @@ def test_a_pull_request_of_a_person_keeps_their_description() -> None:
 def test_a_refused_section_holds_nobody_up(reviewed: SprintDriver) -> None:
     reviewed.end(reviewed.item("a"), answer="CHANGES_NEEDED: no tests")
     reviewed.tick()
-    while not (found := [e for e in reviewed.journal if isinstance(e, Describe)]):
+    while not (descriptions := [e for e in reviewed.journal if isinstance(e, Describe)]):
         reviewed.perform(0)
         reviewed.tick()
-    reviewed.journal.remove(found[0])
-    reviewed.refuse(found[0], "refused")
+    reviewed.journal.remove(descriptions[0])
+    reviewed.refuse(descriptions[0], "refused")
     reviewed.run()
     assert reviewed.statuses()["a"] == "Done"
 

@@ -1,4 +1,4 @@
-"""What a model may answer about a sprint, and the phase in which it is asked."""
+"""The answer of a model about a sprint, and the phase that asks the model."""
 
 from __future__ import annotations
 
@@ -38,10 +38,14 @@ GOOD: dict[str, Any] = {
 ITEM = "shop-1/retro/1-retro"
 
 
-def test_the_asked_form_is_taken_also_out_of_a_fence_and_texts_become_lines() -> None:
-    found = parse_insight(f"Here:\n```json\n{json.dumps(GOOD)}\n```\n", "stub x")
-    (advice,) = found.improvements
-    assert (advice.description, advice.evidence, found.by) == ("Do it better", "a failed", "stub x")
+def test_an_answer_in_a_fence_is_read_and_its_texts_become_single_lines() -> None:
+    insight = parse_insight(f"Here:\n```json\n{json.dumps(GOOD)}\n```\n", "stub x")
+    (advice,) = insight.improvements
+    assert (advice.description, advice.evidence, insight.by) == (
+        "Do it better",
+        "a failed",
+        "stub x",
+    )
 
 
 @pytest.mark.parametrize(

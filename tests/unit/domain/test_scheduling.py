@@ -41,7 +41,7 @@ class Slots:
         return self.world.queue[item][1].role
 
     def claim(self) -> None:
-        """Fill the free slots, and look that nothing is begun while something could be finished."""
+        """Fill the free slots; assert that no task starts while other work could be finished."""
         for verify in (True, False):
             while True:
                 kind = [i for i in self.world.queue if (self.role(i) == "verify") is verify]
@@ -98,7 +98,7 @@ def test_no_change_is_begun_while_another_could_be_finished(seed: int, parallel:
 
 @pytest.mark.parametrize("parallel", [1, 4])
 def test_thirty_tasks_with_slow_agents_never_have_many_open_branches(parallel: int) -> None:
-    """Everything that runs ends at once, then what follows is claimed: all agents take as long."""
+    """End all running agents at once and claim the next items, as if all took the same time."""
     world = SprintDriver(new_state(*(planned(f"t{n}") for n in range(30)), parallel=parallel))
     slots = Slots(world, parallel)
     most_open = most_unapproved = 0
@@ -122,7 +122,7 @@ def test_thirty_tasks_with_slow_agents_never_have_many_open_branches(parallel: i
 
 
 def _forget_its_work(made: SprintDriver, name: str) -> None:
-    """Nothing moves the task any more, as a defect or an older version may leave it."""
+    """Leave a task that no rule moves, as after a defect or in an older ledger."""
     made.queue.pop(made.item(name))
     made.task(name).work = None
 
@@ -156,7 +156,7 @@ def test_a_task_in_review_whose_verdict_is_lost_holds_no_slot() -> None:
 
 
 def test_a_task_whose_effects_are_on_their_way_keeps_its_slot() -> None:
-    """Its change is being pushed: no other is begun, however often that is asked."""
+    """During the push of its change the task starts no other work."""
     made = SprintDriver.start(planned("a"), planned("b"), parallel=1)
     made.end(made.item("a"))
     made.tick()

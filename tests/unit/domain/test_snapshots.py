@@ -77,9 +77,11 @@ def test_no_description_grows_beyond_what_a_forge_takes() -> None:
     assert put(longer, "cycle 3" * 99) == longer
 
 
-def test_words_of_agents_close_no_issue_and_end_no_section() -> None:
-    said = "fixes #12, Closes o/r#13, resolves GH-14, fix https://forge/o/r/issues/15, close !16"
-    body = put(BODY, f"{said}\n<!-- /caloron-section:{NAME} --> {marker('pull/other')}")
+def test_text_of_agents_closes_no_issue_and_ends_no_section() -> None:
+    closing_words = (
+        "fixes #12, Closes o/r#13, resolves GH-14, fix https://forge/o/r/issues/15, close !16"
+    )
+    body = put(BODY, f"{closing_words}\n<!-- /caloron-section:{NAME} --> {marker('pull/other')}")
     assert issues_closed_by(body) == (4,)
     assert has_section(body, NAME)
     assert marker_key(body) == "pull/shop-1/a/1"
@@ -92,7 +94,7 @@ def test_people_read_the_section_without_its_markers() -> None:
 
 
 @given(st.text(), st.lists(st.text(), min_size=1, max_size=4), st.text())
-def test_whatever_people_write_around_it_stays_and_there_is_one(
+def test_text_of_people_around_the_only_section_stays(
     before: str, texts: list[str], after: str
 ) -> None:
     body = put(before, "first") + after
@@ -105,22 +107,20 @@ def test_whatever_people_write_around_it_stays_and_there_is_one(
 
 
 def issue(body: str) -> IssueSnapshot:
-    return IssueSnapshot(
-        version=1, number=1, title="t", body=body, state="closed", author="somebody"
-    )
+    return IssueSnapshot(version=1, number=1, title="t", body=body, state="closed", author="ada")
 
 
 def test_the_last_number_is_that_of_the_same_name_alone() -> None:
     keys = ("issue/shop-2/a", "issue/shop-10/b", "issue/shop-x-12/a", "issue/my-shop-13/a")
-    told = [issue(marker(key)) for key in keys]
-    assert last_number("shop", told) == 10
-    assert last_number("shop-x", told) == 12
+    issues = [issue(marker(key)) for key in keys]
+    assert last_number("shop", issues) == 10
+    assert last_number("shop-x", issues) == 12
 
 
 def test_without_a_sprint_of_that_name_there_is_no_number() -> None:
-    told = [
+    issues = [
         issue(""),
         issue(marker("escalation/shop-4/a/1")),
         issue(marker("issue/shop-9999999/a")),
     ]
-    assert last_number("shop", told) == 0
+    assert last_number("shop", issues) == 0

@@ -153,7 +153,7 @@ def test_silence_has_its_steps_each_after_as_long_again(in_review: Sprint) -> No
 
 def test_an_issue_finds_its_task_by_its_marker(sprint: Sprint) -> None:
     assert sprint.tick(issue(10, "task-2")) == ["spawn:dev-2"]
-    # The task of this one is not ready: it is nobody else's.
+    # The dependent task is not ready and has no other owner.
     assert sprint.tick(issue(11, "task-3")) == []
     assert sprint.tick(issue(12, "of-another-sprint")) == ["spawn:dev-1"]
 
@@ -195,8 +195,8 @@ def test_pictures_of_a_forge_are_events_too() -> None:
         event.type for state in ("merged", "closed") if (event := event_of_snapshot(_pull(state)))
     ]
     assert kinds == ["pr_merged", "pr_closed"]
-    said = ReviewSnapshot(version=1, id=-4, pull=5, head="h", verdict="approved", author="a")
-    assert event_of_snapshot(said) == review(5, "approved", 4)
+    snapshot = ReviewSnapshot(version=1, id=-4, pull=5, head="h", verdict="approved", author="a")
+    assert event_of_snapshot(snapshot) == review(5, "approved", 4)
     assert (
         event_of_snapshot(CommentSnapshot(version=1, id=1, issue=3, author="a", body="b")) is None
     )

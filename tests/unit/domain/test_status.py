@@ -96,7 +96,7 @@ def test_a_sprint_ends_from_every_phase_in_which_something_happens() -> None:
 
 
 def test_an_approved_plan_is_not_asked_for_again() -> None:
-    """Nothing that was begun goes back to planning; only a sprint that gave up does."""
+    """A started sprint never returns to planning; only an abandoned sprint does."""
     assert {old for old in ALL_PHASES if "planning" in PHASES[old]} == {"ended"}
     assert {old for old in ALL_PHASES if "approval" in PHASES[old]} == {"planning"}
 

@@ -18,7 +18,7 @@ _usd = st.floats(0, 1000)
 def test_runs_that_keep_to_their_allowance_never_spend_more_than_the_budget(
     budget: float, runs: list[tuple[float, float]]
 ) -> None:
-    """Each run is given an allowance and uses a part of it, while earlier ones are at work."""
+    """Each run reserves an allowance and spends a part of it while earlier runs are active."""
     spent = 0.0
     at_work: list[float] = []
     for cap, part in runs:

@@ -128,7 +128,7 @@ def test_the_next_attempt_is_told_why_the_last_one_failed(made: SprintDriver) ->
 
 
 def test_a_main_whose_tests_were_ended_for_a_limit_is_red(made: SprintDriver) -> None:
-    """The program may have exited with 0 after it was told to stop."""
+    """A program may exit with 0 after the signal to stop."""
     for _ in range(2):
         _end(made, limit_hit="memory: more than 4096 MB", answer="")
     assert (
@@ -163,7 +163,7 @@ def verify(made: SprintDriver, task: str) -> None:
         made.finish(task)
 
 
-def looks(made: SprintDriver) -> list[str]:
+def main_verifications(made: SprintDriver) -> list[str]:
     return sorted(i for i in made.tokens if "/baseline/" in i)
 
 
@@ -176,7 +176,7 @@ def red_main(made: SprintDriver) -> str:
     return commit
 
 
-def test_a_main_that_a_person_turned_red_is_told_to_people_and_no_agent_fixes_it() -> None:
+def test_a_main_that_a_person_turned_red_escalates_and_starts_no_fix() -> None:
     made = begun("a")
     made.finish("a")
     commit = red_main(made)
@@ -189,7 +189,7 @@ def test_a_main_that_a_person_turned_red_is_told_to_people_and_no_agent_fixes_it
     assert made.queue == {}
 
 
-def test_once_main_is_put_right_and_a_person_says_so_the_change_is_merged() -> None:
+def test_after_main_is_repaired_and_resolved_the_change_is_merged() -> None:
     made = begun("a")
     made.finish("a")
     commit = red_main(made)
@@ -202,7 +202,7 @@ def test_once_main_is_put_right_and_a_person_says_so_the_change_is_merged() -> N
     assert made.status("a") is Status.DONE
 
 
-def test_a_change_that_is_red_on_a_green_main_that_moved_is_blamed_after_one_look() -> None:
+def test_a_red_change_on_a_moved_main_is_blamed_after_one_verification_of_main() -> None:
     made = begun("a")
     made.finish("a")
     made.person.push_main()
@@ -212,25 +212,25 @@ def test_a_change_that_is_red_on_a_green_main_that_moved_is_blamed_after_one_loo
     assert made.task("a").review.rejected == ()
     verify_main(made)
     assert made.role("a") == "fix"
-    assert len(looks(made)) == 2, "main before the sprint, and now"
-    # That main is green is known from now on.
+    assert len(main_verifications(made)) == 2, "main before the sprint, and now"
+    # From here on main is known to be green.
     made.finish("a")
     made.red.add(made.task("a").change.head)
     verify(made, "a")
     assert made.role("a") == "fix"
-    assert len(looks(made)) == 2
+    assert len(main_verifications(made)) == 2
 
 
-def test_on_the_main_that_the_sprint_began_with_a_red_change_is_blamed_at_once() -> None:
+def test_a_red_change_on_the_first_main_is_blamed_at_once() -> None:
     made = begun("a")
     made.finish("a")
     made.red.add(made.task("a").change.head)
     verify(made, "a")
     assert made.role("a") == "fix"
-    assert len(looks(made)) == 1
+    assert len(main_verifications(made)) == 1
 
 
-def test_on_a_main_that_our_own_merge_made_a_red_change_is_blamed_at_once() -> None:
+def test_a_red_change_on_a_main_of_our_own_merge_is_blamed_at_once() -> None:
     made = begun("a", "b")
     made.bring_to_review("a")
     made.finish("a")
@@ -239,10 +239,10 @@ def test_on_a_main_that_our_own_merge_made_a_red_change_is_blamed_at_once() -> N
     made.red.add(made.task("b").change.head)
     verify(made, "b")
     assert made.role("b") == "fix"
-    assert len(looks(made)) == 1
+    assert len(main_verifications(made)) == 1
 
 
-def test_one_issue_tells_of_a_red_main_however_many_changes_wait_for_it() -> None:
+def test_a_red_main_opens_one_issue_for_all_waiting_changes() -> None:
     made = begun("a", "b", "c")
     for name in "abc":
         made.finish(name)
@@ -250,13 +250,13 @@ def test_one_issue_tells_of_a_red_main_however_many_changes_wait_for_it() -> Non
     for name in "abc":
         verify(made, name)
     verify_main(made)
-    assert len(looks(made)) == 2
-    told = [e for e in made.effects(CreateIssue) if "caloron:escalated" in str(e)]
-    assert len(told) == 1
+    assert len(main_verifications(made)) == 2
+    escalations = [e for e in made.effects(CreateIssue) if "caloron:escalated" in str(e)]
+    assert len(escalations) == 1
     assert sorted(made.statuses().values()) == ["Escalated", "InReview", "InReview"]
     waiting = [t for t in made.state.tasks.values() if t.status is Status.IN_REVIEW]
     assert all(why(made.state, t).startswith("main itself is red since") for t in waiting)
-    # Nobody but a person can help: the sprint ends, and goes on once main has moved.
+    # Only a person can help: the sprint ends, and continues once main has moved.
     assert made.state.sprint.phase == "ended"
     made.red.discard(commit)
     made.person.push_main()
