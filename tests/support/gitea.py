@@ -446,13 +446,13 @@ class Server(Gitea):
             os.chown(self._settings, _ACCOUNT, _ACCOUNT)
 
     def _argv(self, *words: str) -> list[str]:
-        # Whatever ends this process ends the server as well.
+        # The end of this process ends the server as well, whatever its cause.
         return ["setpriv", "--pdeathsig", "KILL", *self._who, "--", str(program()), *words]
 
     @property
     def _environment(self) -> dict[str, str]:
-        # Gitea starts itself anew for each hook of each push: collecting garbage of so short a life
-        # behind was a quarter of all its work.
+        # Gitea starts a new process for each hook of each push: garbage collection in these short
+        # processes was a quarter of all its work.
         thrifty = {"GOGC": "off", "GOMEMLIMIT": "512MiB"}
         who = {"USER": "tests", "HOME": str(self.folder)}
         return {**who, **thrifty, "PATH": "/usr/local/bin:/usr/bin:/bin"}
