@@ -13,7 +13,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -25,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
+from tests.support.sockets import free_port
 
 _BUILD = Path(__file__).parents[2] / "scripts" / "gitea.sh"
 #: Gitea refuses to run as root, so it runs as this unprivileged user.
@@ -406,7 +407,7 @@ class Server(Gitea):
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="caloron-gitea-"))
-        self.port = _free_port()
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         as_root = os.getuid() == 0
         self._who = (
@@ -528,10 +529,3 @@ def _session(leader: int) -> list[int]:
             if os.getsid(int(entry.name)) == leader:
                 pids.append(int(entry.name))
     return pids
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
