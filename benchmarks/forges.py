@@ -42,7 +42,7 @@ def run() -> list[Measure]:
 def _polls(server: Server) -> list[Measure]:
     """Requests of a poll with nothing new, 10 and 100 events; and its time beside theirs."""
     repository = server.repository(server.person("robot"))
-    ada = repository.seen_by(server.person("ada"))
+    ada = repository.acting_as(server.person("ada"))
     repository.collaborator(ada.who)
     for n in range(_ISSUES):
         repository.open_issue(f"task {n}")

@@ -196,7 +196,7 @@ def _tree(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_every_command_that_changes_something_can_be_tried_first() -> None:
+def test_every_command_that_changes_something_has_a_dry_run() -> None:
     changing = {
         "init", "config set", "projects switch", "projects delete", "org init", "sprint", "kickoff",
         "resume", "stop", "issue comment", "issue close", "issue reopen", "pr review", "pr merge",
@@ -217,7 +217,7 @@ def test_every_command_answers_in_all_three_forms() -> None:
         assert list(form.type.choices) == ["text", "json", "table"], leaf.words
 
 
-def test_a_broken_home_is_told_and_not_a_defect(folder: Path, check: Any) -> None:
+def test_a_broken_home_is_reported_without_an_internal_error(folder: Path, check: Any) -> None:
     project = folder / "home" / "projects" / "demo"
     damages = {
         "config.yml": b"\xff\xfe: [",

@@ -153,7 +153,7 @@ def check(home: GiteaHome, number: int) -> None:
         raise
 
 
-def test_the_diamond_goes_through_the_table_on_a_real_gitea(home: GiteaHome) -> None:
+def test_the_diamond_follows_the_table_on_a_real_gitea(home: GiteaHome) -> None:
     names = list(TITLES)
     work = {name: home.gate(f"work-{name}") for name in names}
     judge = {name: home.gate(f"judge-{name}") for name in names}
@@ -203,7 +203,7 @@ def _check_the_end(home: GiteaHome) -> None:
     assert len(names) == len(set(names))
 
 
-def test_a_rejected_change_and_one_that_a_person_closes_go_the_way_of_the_table(
+def test_a_rejected_and_a_closed_change_follow_the_table(
     home: GiteaHome,
 ) -> None:
     """`changes_requested` for the first task, `pr_closed` for the second."""

@@ -133,7 +133,7 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
         return
 
 
-def test_an_own_certificate_authority_is_trusted_by_the_client_and_by_git_and_by_nobody_else(
+def test_a_private_certificate_authority_is_trusted_only_by_the_client_and_git(
     gitea: Server, tmp_path: Path
 ) -> None:
     if shutil.which("openssl") is None:

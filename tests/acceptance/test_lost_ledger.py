@@ -112,7 +112,7 @@ def refused(answer: Answer) -> None:
     assert "caloron state restore FILE --as demo --force" in answer.error["hint"]
 
 
-def test_one_damaged_page_stops_every_sprint_before_it_begins(worked: Home) -> None:
+def test_a_damaged_page_stops_every_sprint_before_it_begins(worked: Home) -> None:
     before = json.dumps(worked.issues())
     damage(ledger_of(worked))
     refused(worked.caloron("resume"))

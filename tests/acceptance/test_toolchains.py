@@ -32,7 +32,7 @@ def _runs(tool: str, ask: str) -> bool:
     return subprocess.run((tool, ask), capture_output=True, check=False).returncode == 0
 
 
-def test_python_works_at_its_place_in_the_second_workspace(bench: SetupBench) -> None:
+def test_a_python_environment_works_in_the_second_workspace(bench: SetupBench) -> None:
     files = {
         "requirements.txt": "--no-index\n./lib\n",
         "lib/pyproject.toml": _BACKEND.format(name="greet"),

@@ -94,7 +94,7 @@ class GiteaMissing(Exception):
 
 @cache
 def program() -> Path:
-    """The program; CALORON_GITEA names another one, without it the pinned one is built."""
+    """Return the program that CALORON_GITEA names, or build the pinned version."""
     if named := os.environ.get("CALORON_GITEA"):
         return Path(named)
     done = subprocess.run((str(_BUILD),), capture_output=True, text=True, check=False)
@@ -154,7 +154,7 @@ class Person:
         return self.call("DELETE", path, body)
 
     def every(self, path: str, **query: Any) -> list[Any]:
-        """All pages of a list."""
+        """Return all pages of a list."""
         items: list[Any] = []
         page = 1
         while True:
@@ -171,14 +171,14 @@ class Person:
 
 
 class Repository:
-    """A repository as one person uses it; `seen_by` gives it to another one."""
+    """A repository as one person uses it; `acting_as` gives it to another person."""
 
     def __init__(self, who: Person, full_name: str) -> None:
         self.who = who
         self.full_name = full_name
         self.path = f"/repos/{full_name}"
 
-    def seen_by(self, who: Person) -> Repository:
+    def acting_as(self, who: Person) -> Repository:
         return Repository(who, self.full_name)
 
     @property
@@ -187,7 +187,7 @@ class Repository:
 
     @property
     def push_url(self) -> str:
-        """With the person's token in it: for the git of a test, never for ours."""
+        """The URL with the person's token: for the git of a test, never for that of Caloron."""
         scheme, _, rest = self.clone_url.partition("://")
         return f"{scheme}://{self.who.login}:{self.who.token}@{rest}"
 
@@ -244,7 +244,7 @@ class Repository:
         return self.who.post(f"{self.path}/pulls", body_fields)
 
     def merge(self, number: int, do: str = "merge", **more: Any) -> None:
-        """Merge as a person does: tried again while Gitea still works out whether it can."""
+        """Merge as a person does; repeat while Gitea still checks whether it can merge."""
         for _ in range(40):
             try:
                 self.who.post(f"{self.path}/pulls/{number}/merge", {"Do": do, **more})

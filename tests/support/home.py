@@ -81,10 +81,10 @@ class Running:
         while line := self.process.stderr.readline():
             if words in line:
                 return
-        raise AssertionError(f"never said: {words}")
+        raise AssertionError(f"the program never printed: {words}")
 
     def interrupt(self) -> Answer:
-        """Ctrl-C."""
+        """Send Ctrl-C."""
         self.process.send_signal(signal.SIGINT)
         return self.wait()
 
@@ -95,7 +95,7 @@ class Running:
 
 @dataclass(frozen=True)
 class Gate:
-    """A place where an agent waits until the test lets it go on."""
+    """A gate at which an agent waits until the test lets it go on."""
 
     #: Agents see this folder and cannot change it.
     folder: Path

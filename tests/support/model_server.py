@@ -43,7 +43,7 @@ Turn = Sequence["str | Use"]
 
 @dataclass(frozen=True)
 class Fault:
-    """An answer that is none."""
+    """An error instead of an answer."""
 
     status: int = 0
     kind: str = "api_error"
@@ -103,7 +103,7 @@ class Asked:
 
     @property
     def text(self) -> str:
-        """Everything in it that the model reads."""
+        """The whole text of the request that the model reads."""
         return "\n".join((_texts(self.body.get("system", "")), *map(_content, self.messages)))
 
     @property

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 def serving(answer: Callable[[socket.socket], object]) -> Iterator[int]:
     """Let a function answer each visitor in a thread of its own; yield the port."""
 
-    def attend(visitor: socket.socket) -> None:
+    def serve_client(visitor: socket.socket) -> None:
         # The visitor may be gone before the answer ends.
         with visitor, suppress(ConnectionError):
             answer(visitor)
@@ -23,7 +23,7 @@ def serving(answer: Callable[[socket.socket], object]) -> Iterator[int]:
                 visitor = server.accept()[0]
             except OSError:
                 return
-            threading.Thread(target=attend, args=(visitor,), daemon=True).start()
+            threading.Thread(target=serve_client, args=(visitor,), daemon=True).start()
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=serve, daemon=True)
