@@ -28,7 +28,8 @@ _PEAK = (
     "from caloron.agentstate.instance import AgentInstance\n"
     "from caloron.cli.commands.agent_state.main import main\n"
     "home = AgentInstance(Path(sys.argv[1]))\n"
-    "held = home.work_items.claim_next('forge'); home.work_items.resolve(held.item.id, 'done')\n"
+    "claim = home.work_items.claim_next('forge')\n"
+    "home.work_items.resolve(claim.item.id, 'done')\n"
     "home.regenerate_dashboard(); home.write_retro()\n"
     "main(['errands', 'list'], len); main(['events', 'since', '0'], len)\n"
     "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
@@ -50,9 +51,9 @@ class Ours:
             errands.enqueue(f"item-{self._filled}", "review", "{}")
         began = time.perf_counter()
         for _ in range(_WAITING):
-            held = errands.claim_next("forge", kinds=("review",))
-            assert held is not None
-            errands.resolve(held.item.id, "done", token=held.lease.token)
+            claim = errands.claim_next("forge", kinds=("review",))
+            assert claim is not None
+            errands.resolve(claim.item.id, "done", token=claim.lease.token)
         return (time.perf_counter() - began) / _WAITING
 
 
@@ -132,12 +133,12 @@ class Bare:
 
 def run() -> list[Measure]:
     with tempfile.TemporaryDirectory(prefix="caloron-bench-") as folder:
-        place = Path(folder)
-        return [_claims(place), *_calls(place), *_history(place)]
+        folder_path = Path(folder)
+        return [_claims(folder_path), *_calls(folder_path), *_history(folder_path)]
 
 
-def _claims(place: Path) -> Measure:
-    ours, bare = Ours(place / "ours"), Bare(place / "bare")
+def _claims(folder_path: Path) -> Measure:
+    ours, bare = Ours(folder_path / "ours"), Bare(folder_path / "bare")
     mine, theirs = alternate(_ROUNDS, ours.turn, bare.turn)
     return Measure(
         "agent's claim and resolve, speed of a bare loop",
@@ -150,11 +151,11 @@ def _claims(place: Path) -> Measure:
     )
 
 
-def _calls(place: Path) -> list[Measure]:
-    # As an installation has it: a checkout may hold sources that were never compiled.
+def _calls(folder_path: Path) -> list[Measure]:
+    # As in an installation: a checkout may contain sources that were never compiled.
     compileall.compile_dir(SOURCE, quiet=1)
-    environment = os.environ | {"MF_INSTANCE_DIR": str(place / "called")}
-    with AgentInstance(place / "called") as home:
+    environment = os.environ | {"MF_INSTANCE_DIR": str(folder_path / "called")}
+    with AgentInstance(folder_path / "called") as home:
         home.work_items.enqueue("a", "review", "{}")
     path = os.pathsep.join([str(SOURCE), environment.get("PYTHONPATH", "")])
     environment["PYTHONPATH"] = path
@@ -201,12 +202,12 @@ def _original(environment: dict[str, str]) -> Callable[[], float] | None:
 
 
 def _timed(command: tuple[str, ...], environment: dict[str, str]) -> Callable[[], float]:
-    def once() -> float:
+    def timed_run() -> float:
         began = time.perf_counter()
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
         return time.perf_counter() - began
 
-    return once
+    return timed_run
 
 
 def _filled(where: Path, items: int) -> Path:
@@ -231,8 +232,8 @@ def _filled(where: Path, items: int) -> Path:
     return where
 
 
-def _history(place: Path) -> list[Measure]:
-    few, many = _filled(place / "few", 1000), _filled(place / "many", _ITEMS)
+def _history(folder_path: Path) -> list[Measure]:
+    few, many = _filled(folder_path / "few", 1000), _filled(folder_path / "many", _ITEMS)
     times = []
     for _ in range(5):
         began = time.perf_counter()
@@ -254,11 +255,11 @@ def _history(place: Path) -> list[Measure]:
 
 def _peak_mb(where: Path) -> float:
     environment = os.environ | {"MF_INSTANCE_DIR": str(where), "PYTHONPATH": str(SOURCE)}
-    told = subprocess.run(
+    result = subprocess.run(
         (sys.executable, "-c", _PEAK, str(where)),
         env=environment,
         capture_output=True,
         text=True,
         check=True,
     )
-    return int(told.stdout) * 1024 / 1e6
+    return int(result.stdout) * 1024 / 1e6

@@ -21,10 +21,12 @@ _VERIFY = "sleep 0.1"
 
 def run() -> list[Measure]:
     needs, sleeps = make_plan(random.Random(7))
-    with home(verify=_VERIFY) as place:
-        place.write(needs, [*(implements(t, s) for t, s in sleeps.items()), approves(_REVIEW_S)])
-        events = place.finish(place.sprint(parallel=_SLOTS))
-        merge = bare_merge(place)
+    with home(verify=_VERIFY) as bench_home:
+        bench_home.write(
+            needs, [*(implements(t, s) for t, s in sleeps.items()), approves(_REVIEW_S)]
+        )
+        events = bench_home.finish(bench_home.sprint(parallel=_SLOTS))
+        merge = bare_merge(bench_home)
     took = sprint_seconds(events)
     lasts = durations(events, needs)
     bound = Simulation(needs, lasts, slots=_SLOTS, merge=merge).run()
@@ -61,14 +63,14 @@ def make_plan(chance: random.Random) -> tuple[dict[str, list[str]], dict[str, fl
 
 
 def sprint_seconds(events: list[Event]) -> float:
-    """From the record of the goal to the end of the sprint."""
+    """Return the time from the record of the goal to the end of the sprint."""
     began = next(e.ts for e in events if e.type == "sprint_created")
     ended = next(e.ts for e in events if e.type == "sprint_phase" and e.payload["phase"] == "ended")
     return (ended - began) / 1000
 
 
 def durations(events: list[Event], needs: dict[str, list[str]]) -> dict[str, Lasts]:
-    """How long the agents and verifications of each task ran, as the ledger has it."""
+    """Return the time of the agents and verifications of each task, from the ledger."""
     started: dict[str, int] = {}
     ran: dict[tuple[str, str], list[float]] = {}
     for event in events:
@@ -89,9 +91,9 @@ def durations(events: list[Event], needs: dict[str, list[str]]) -> dict[str, Las
     }
 
 
-def bare_merge(place: Home) -> float:
+def bare_merge(bench_home: Home) -> float:
     """Seconds that git alone takes to merge one head, on the merges that were just made."""
-    forge = place.project / "forge.git"
+    forge = bench_home.project / "forge.git"
     merges = _git(forge, "rev-list", "--merges", "--max-count=9", "main").split()
     return median([_merge_again(forge, commit) for commit in merges])
 

@@ -1,4 +1,4 @@
-"""From the record of a merge to the claim of the task that waited for it, in a real sprint."""
+"""The time from the record of a merge to the claim of the task that waited for it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _CHAIN = 16
 def run() -> list[Measure]:
     names = [f"t{n:02}" for n in range(_CHAIN)]
     tasks = {name: names[max(n - 1, 0) : n] for n, name in enumerate(names)}
-    with home() as place:
-        place.write(tasks, [*(implements(name) for name in names), approves()])
-        events = place.finish(place.sprint(parallel=4))
+    with home() as bench_home:
+        bench_home.write(tasks, [*(implements(name) for name in names), approves()])
+        events = bench_home.finish(bench_home.sprint(parallel=4))
     waits = delays(events, names)
     return [
         Measure(

@@ -1,4 +1,4 @@
-"""What the end of a sprint writes down when 10,000 sprints came before it, and when 10 did."""
+"""The cost of the end of a sprint after 10,000 earlier sprints, and after 10."""
 
 from __future__ import annotations
 
@@ -84,16 +84,16 @@ def _add_sprint(connection: sqlite3.Connection, number: int) -> str:
         "INSERT INTO sprints VALUES (?, ?, ?, 'ended', ?, ?, 1, ?)",
         (name, number, goal, at, until, msgspec.json.encode(sprint)),
     )
-    for place in range(_TASKS):
-        _add_task(connection, name, f"task-{number}-{place}", place)
+    for position in range(_TASKS):
+        _add_task(connection, name, f"task-{number}-{position}", position)
     return name
 
 
-def _add_task(connection: sqlite3.Connection, sprint: str, id: str, place: int) -> None:
-    said = Feedback(task_clarity=6, blockers=(f"the word {id} was unclear",))
+def _add_task(connection: sqlite3.Connection, sprint: str, id: str, position: int) -> None:
+    feedback = Feedback(task_clarity=6, blockers=(f"the word {id} was unclear",))
     plan = PlannedTask(id=id, title=id, agent_prompt="do it")
-    task = Task(plan=plan, status=Status.DONE, log=TaskLog(feedback=said))
-    values = {"sprint": sprint, "id": id, "position": place, "status": "Done", "reason": ""}
+    task = Task(plan=plan, status=Status.DONE, log=TaskLog(feedback=feedback))
+    values = {"sprint": sprint, "id": id, "position": position, "status": "Done", "reason": ""}
     connection.execute(SQL["put_task"], values | {"data": msgspec.json.encode(task)})
     for role in ("implement", "verify", "review"):
         item = f"{sprint}/{id}/1-{role}"

@@ -50,12 +50,12 @@ def run() -> list[Measure]:
 
 def _read(program: str, size: int) -> tuple[float, float]:
     """The peak of a process that reads so much, in MB, and how long it took."""
-    with tempfile.TemporaryDirectory() as place:
-        log = Path(place, "output.log")
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "output.log")
         os.mkfifo(log)
         began = time.perf_counter()
         process = subprocess.Popen(
-            (sys.executable, "-c", program, place),
+            (sys.executable, "-c", program, folder),
             stdout=subprocess.PIPE,
             text=True,
             env={"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCE)},
@@ -63,10 +63,10 @@ def _read(program: str, size: int) -> tuple[float, float]:
         with log.open("wb") as pipe:
             for data in _stream(size):
                 pipe.write(data)
-        told, _ = process.communicate()
+        output, _ = process.communicate()
         seconds = time.perf_counter() - began
-    assert told.startswith("The end."), told
-    line = next(line for line in told.splitlines() if line.startswith("VmHWM:"))
+    assert output.startswith("The end."), output
+    line = next(line for line in output.splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024 / 1e6, seconds
 
 

@@ -1,7 +1,7 @@
-"""How long a whole tick on a real Gitea takes beside the requests that it makes.
+"""The time of a whole tick on a real Gitea beside the requests that it makes.
 
-A tick is what the engine does when something happened: look at the forge, decide, commit, and
-carry out what was decided. Requests are those of the API and the commands of git that talk to it.
+A tick is one round of the engine: poll the forge, decide, commit, and carry out the decisions.
+Requests are those of the API and the commands of git that talk to it.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class Requests:
 
 @contextmanager
 def counting(forge: RemoteForge) -> Iterator[Requests]:
-    found = Requests()
+    requests = Requests()
     client: Any = forge.http._client
     modules: tuple[Any, ...] = (mirror, remote_git)
-    client.exchange = found.timed(client.exchange)
+    client.exchange = requests.timed(client.exchange)
     plain = mirror.git_remote  # type: ignore[attr-defined]
     for module in modules:
-        module.git_remote = found.timed(plain)
+        module.git_remote = requests.timed(plain)
     try:
-        yield found
+        yield requests
     finally:
         del client.exchange
         for module in modules:
@@ -93,7 +93,7 @@ def _loop(server: Server) -> Iterator[tuple[Loop, Requests]]:
     forge = connect("gitea", server.url, repository.full_name, repository.who.token)
     os.environ["CALORON_KV_DIR"] = str(directory / "kv")
     loop = Loop(directory, forge)
-    # As the engine has it: a commit is on disk before anything is done.
+    # As in the engine: a commit is on disk before anything is done.
     loop.ledger.db.rows("PRAGMA synchronous = FULL")
     try:
         with counting(forge) as requests:

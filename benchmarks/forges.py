@@ -1,10 +1,9 @@
-"""What a sprint on a real Gitea costs in requests and in waiting."""
+"""The cost of a sprint on a real Gitea in requests and in waiting."""
 
 from __future__ import annotations
 
 import secrets
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -22,12 +21,13 @@ from caloron.forge.remote.forge import RemoteForge
 from caloron.http import Response
 from tests.support.fault_proxy import FaultProxy, Heard
 from tests.support.gitea import Repository, Server
+from tests.support.sockets import free_port
 
 _TOKEN, _SECRET = "BENCH_FORGE_TOKEN", "BENCH_WEBHOOK_SECRET"
 _CHAIN = 5
 _ISSUES = 100
 _POLL_S = 1.0
-#: A sprint looks with these; everything else it asks for because of a task.
+#: The requests of a poll; all other requests belong to a task.
 _POLLS = ("/issues", "/issues/comments", "/git/refs/heads")
 
 
@@ -40,9 +40,9 @@ def run() -> list[Measure]:
 
 
 def _polls(server: Server) -> list[Measure]:
-    """Requests of one look, with nothing new, 10 and 100 events; and its time beside theirs."""
+    """Requests of a poll with nothing new, 10 and 100 events; and its time beside theirs."""
     repository = server.repository(server.person("robot"))
-    ada = repository.seen_by(server.person("ada"))
+    ada = repository.acting_as(server.person("ada"))
     repository.collaborator(ada.who)
     for n in range(_ISSUES):
         repository.open_issue(f"task {n}")
@@ -63,11 +63,11 @@ def _polls(server: Server) -> list[Measure]:
         forge.close()
         proxy.close()
     return [
-        Measure("requests of an idle look, 100 tasks", idle, "", 3),
-        Measure("requests of a look with 10 events", counts[10], "", None),
-        Measure("requests of a look with 100 events", counts[100], "", None),
+        Measure("requests of an idle poll, 100 tasks", idle, "", 3),
+        Measure("requests of a poll with 10 events", counts[10], "", None),
+        Measure("requests of a poll with 100 events", counts[100], "", None),
         Measure(
-            "a look on Gitea beside the requests it makes",
+            "a poll of Gitea beside the requests it makes",
             share,
             "x",
             1.3,
@@ -77,7 +77,7 @@ def _polls(server: Server) -> list[Measure]:
 
 
 def _until_idle(forge: RemoteForge, proxy: FaultProxy, cursor: str) -> tuple[str, int]:
-    """What changed a moment ago is looked at again, because the forge's clock has seconds only."""
+    """Wait, as recent changes are read again: the forge's clock has one-second resolution."""
     for _ in range(40):
         with proxy.counting() as heard:
             cursor = forge.poll(cursor).cursor
@@ -88,7 +88,7 @@ def _until_idle(forge: RemoteForge, proxy: FaultProxy, cursor: str) -> tuple[str
 
 
 def _share_of_requests(forge: RemoteForge, cursor: str) -> tuple[float, float]:
-    """How long a look takes for each second that its own requests take."""
+    """Return the time of a poll for each second that its own requests take."""
     spent: list[float] = []
     client = forge.http._client
     exchange = client.exchange
@@ -113,17 +113,17 @@ def _share_of_requests(forge: RemoteForge, cursor: str) -> tuple[float, float]:
 
 
 def _tasks(server: Server) -> list[Measure]:
-    """Requests of a whole sprint for each task that it finished, without its looking."""
+    """Requests of a whole sprint for each finished task, without its polls."""
     repository = server.repository(server.person("robot"))
     proxy = FaultProxy(server.url)
     names = [f"t{n}" for n in range(4)]
     try:
-        with _project(repository, proxy.url) as place, proxy.counting() as heard:
-            place.write({name: [] for name in names}, [*map(implements, names), approves()])
-            place.finish(place.sprint(parallel=4))
+        with _project(repository, proxy.url) as bench_home, proxy.counting() as heard:
+            bench_home.write({name: [] for name in names}, [*map(implements, names), approves()])
+            bench_home.finish(bench_home.sprint(parallel=4))
     finally:
         proxy.close()
-    acting = [request for request in heard if not _is_look(request)]
+    acting = [request for request in heard if not _is_poll(request)]
     return [
         Measure(
             "requests for each finished task",
@@ -136,18 +136,18 @@ def _tasks(server: Server) -> list[Measure]:
     ]
 
 
-def _is_look(request: Heard) -> bool:
+def _is_poll(request: Heard) -> bool:
     return request.method == "GET" and request.path.endswith(_POLLS)
 
 
 def _hand_overs(server: Server) -> list[Measure]:
-    """From a person's merge on the forge to the start of the task that waited for it."""
+    """The time from a person's merge on the forge to the start of the task that waited for it."""
     polled = _waits(server, webhook=False)
-    told = _waits(server, webhook=True)
+    pushed = _waits(server, webhook=True)
     note = f"median of {len(polled)} merges by a person, in a chain"
     return [
-        Measure("merge → dependent, looking every second", median(polled), "ms", 2000, note=note),
-        Measure("merge → dependent, by webhook", median(told), "ms", 300, note=note),
+        Measure("merge → dependent, polling every second", median(polled), "ms", 2000, note=note),
+        Measure("merge → dependent, by webhook", median(pushed), "ms", 300, note=note),
     ]
 
 
@@ -155,26 +155,28 @@ def _waits(server: Server, *, webhook: bool) -> list[float]:
     repository = server.repository(server.person("robot"))
     names = [f"t{n}" for n in range(_CHAIN)]
     tasks = {name: names[max(n - 1, 0) : n] for n, name in enumerate(names)}
-    # By webhook alone: a look that comes by itself would come far too late.
+    # By webhook alone: the next regular poll would come far too late.
     settings = {"poll_s": 60.0 if webhook else _POLL_S}
-    with _project(repository, server.url, **settings) as place:
+    with _project(repository, server.url, **settings) as bench_home:
         if webhook:
-            address = f"127.0.0.1:{_free_port()}"
-            place.environment[_SECRET] = secret = secrets.token_hex(16)
-            place.run("config", "set", "webhook", address)
-            place.run("config", "set", "webhook_secret_env", _SECRET)
+            address = f"127.0.0.1:{free_port()}"
+            bench_home.environment[_SECRET] = secret = secrets.token_hex(16)
+            bench_home.run("config", "set", "webhook", address)
+            bench_home.run("config", "set", "webhook_secret_env", _SECRET)
             repository.webhook(f"http://{address}/", secret)
         reads = {"when": {"role": "review"}, "sleep_s": 600, "output": "APPROVED"}
-        place.write(tasks, [*map(implements, names), reads])
-        process = place.sprint(parallel=2)
-        waits = [_merge_and_wait(repository, place, process, *pair) for pair in pairwise(names)]
+        bench_home.write(tasks, [*map(implements, names), reads])
+        process = bench_home.sprint(parallel=2)
+        waits = [
+            _merge_and_wait(repository, bench_home, process, *pair) for pair in pairwise(names)
+        ]
         stop(process)
         return waits
 
 
 def _merge_and_wait(
     repository: Repository,
-    place: Home,
+    bench_home: Home,
     process: subprocess.Popen[bytes],
     before: str,
     after: str,
@@ -186,7 +188,7 @@ def _merge_and_wait(
         return [p["number"] for p in repository.pulls("open") if p["head"]["ref"] == branch]
 
     wait_for(lambda: bool(open_pulls()), process)
-    # Whoever merges looks at it first; the engine has seen it by then.
+    # A person reads a pull request before the merge; by then the engine has polled it.
     time.sleep(1.5 * _POLL_S)
     (number,) = open_pulls()
     repository.merge(number)
@@ -194,7 +196,9 @@ def _merge_and_wait(
     item = f"/{after}/"
 
     def claims() -> list[int]:
-        return [e.ts for e in place.events() if e.type == "work_item_claimed" and item in e.item]
+        return [
+            e.ts for e in bench_home.events() if e.type == "work_item_claimed" and item in e.item
+        ]
 
     wait_for(lambda: bool(claims()), process)
     return claims()[0] - merged_ms
@@ -203,20 +207,13 @@ def _merge_and_wait(
 @contextmanager
 def _project(repository: Repository, url: str, poll_s: float = _POLL_S) -> Iterator[Home]:
     directory = Path(tempfile.mkdtemp(prefix="caloron-bench-"))
-    place = Home(directory)
-    place.environment[_TOKEN] = repository.who.token
+    bench_home = Home(directory)
+    bench_home.environment[_TOKEN] = repository.who.token
     options = ("--forge", "gitea", "--host", url, "--repo", repository.full_name)
     try:
-        place.run("init", "bench", "--framework", "stub", *options, "--token-env", _TOKEN)
-        with chdir(place.project):
-            place.run("config", "set", "poll_s", str(poll_s))
-            yield place
+        bench_home.run("init", "bench", "--framework", "stub", *options, "--token-env", _TOKEN)
+        with chdir(bench_home.project):
+            bench_home.run("config", "set", "poll_s", str(poll_s))
+            yield bench_home
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port

@@ -51,12 +51,12 @@ def _tick_beside_processes() -> Measure:
             tick(context, sprint)
             return time.perf_counter() - began
 
-        def outside() -> float:
+        def run_in_processes() -> float:
             began = time.perf_counter()
             run_graph(tick_graph(), {"sprint_id": sprint}, each)
             return time.perf_counter() - began
 
-        mine, theirs = alternate(5, inside, outside)
+        mine, theirs = alternate(5, inside, run_in_processes)
         busy = [inside() for _ in range(50)]
     return Measure(
         f"tick over {_TASKS} idle tasks, speed of one process per stage",
@@ -78,11 +78,11 @@ class _EachAProcess:
     def code_version(self, stage: StageSpec) -> str | None:
         return stage.implementation_hash
 
-    def run(self, stage: StageSpec, given: Value, call: Call) -> Any:
+    def run(self, stage: StageSpec, value: Value, call: Call) -> Any:
         self.calls += 1
         done = subprocess.run(
             (sys.executable, "-m", "caloron.stages", stage.name),
-            input=given.text.encode(),
+            input=value.text.encode(),
             stdout=subprocess.PIPE,
             check=True,
         )
@@ -92,16 +92,16 @@ class _EachAProcess:
 @contextmanager
 def _idle_sprint(tasks: int) -> Iterator[tuple[TickContext, str]]:
     """A project with a sprint whose tasks all wait for their issues."""
-    with tempfile.TemporaryDirectory(prefix="caloron-bench-") as place:
+    with tempfile.TemporaryDirectory(prefix="caloron-bench-") as folder:
         before = os.environ.get("CALORON_HOME")
-        os.environ["CALORON_HOME"] = place
+        os.environ["CALORON_HOME"] = folder
         try:
             subprocess.run((*our_program(), "init", "bench", "--framework", "stub"),
                            check=True, capture_output=True)  # fmt: skip
-            ledger = Ledger(Path(place, "projects", "bench", "ledger.sqlite"))
+            ledger = Ledger(Path(folder, "projects", "bench", "ledger.sqlite"))
             plan = tuple(_planned(n) for n in range(tasks))
-            given = Sprint(id="bench", number=0, goal="g", planning=Planning(given_plan=plan))
-            sprint = ledger.create_sprint(given, {}).id
+            new_sprint = Sprint(id="bench", number=0, goal="g", planning=Planning(given_plan=plan))
+            sprint = ledger.create_sprint(new_sprint, {}).id
             context = TickContext(ledger=ledger, clock=SystemClock(), limits=Limits())
             while tick(context, sprint).changed:
                 pass
@@ -121,22 +121,28 @@ def _planned(number: int) -> PlannedTask:
 
 
 def _cold_tick() -> Measure:
-    """While an agent is at work and nothing happened."""
-    with home() as place:
-        place.write({"a": []}, [{"when": {"role": "implement"}, "sleep_s": 3600, "output": "x"}])
-        plan = str(place.directory / "plan.json")
-        place.run("sprint", "Measure this", "--plan", plan, "--begin-only", "--project", "bench")
+    """Measure a tick while an agent is at work and nothing happened."""
+    with home() as bench_home:
+        bench_home.write(
+            {"a": []}, [{"when": {"role": "implement"}, "sleep_s": 3600, "output": "x"}]
+        )
+        plan = str(bench_home.directory / "plan.json")
+        bench_home.run(
+            "sprint", "Measure this", "--plan", plan, "--begin-only", "--project", "bench"
+        )
         tick = (*our_program(), "tick", "--sprint", "bench-1", "--output", "json")
         for _ in range(40):
-            said = subprocess.run(tick, env=place.environment, capture_output=True, check=True)
-            if json.loads(said.stdout)["data"]["statuses"].get("a") == "InProgress":
+            result = subprocess.run(
+                tick, env=bench_home.environment, capture_output=True, check=True
+            )
+            if json.loads(result.stdout)["data"]["statuses"].get("a") == "InProgress":
                 break
         mine, bare = alternate(
             _COLD_RUNS,
-            timed(tick, place.environment),
-            timed((sys.executable, "-c", "pass"), place.environment),
+            timed(tick, bench_home.environment),
+            timed((sys.executable, "-c", "pass"), bench_home.environment),
         )
-        place.run("stop", "--project", "bench")
+        bench_home.run("stop", "--project", "bench")
     return Measure(
         "`caloron tick` cold, on an idle sprint",
         median(mine) * 1000,
@@ -150,8 +156,8 @@ _ADD = define("add_one", record(n=NUMBER), record(n=NUMBER), effects=(PURE,),
               implementation_hash="add_one 1")  # fmt: skip
 
 
-def _add(given: Any) -> Any:
-    return {"n": given["n"] + 1}
+def _add(value: Any) -> Any:
+    return {"n": value["n"] + 1}
 
 
 def _chain(nodes: int) -> str:
@@ -164,16 +170,16 @@ def _nodes() -> list[Measure]:
     catalogue, functions = Catalogue([_ADD]), FunctionRunner()
     functions.add(_ADD, _add)
     text = _chain(_NODES)
-    found: list[Prepared] = []
+    prepared: list[Prepared] = []
 
     def checked() -> float:
         began = time.perf_counter()
-        found[:] = [prepare(text, catalogue)]
+        prepared[:] = [prepare(text, catalogue)]
         return time.perf_counter() - began
 
     def ran() -> float:
         began = time.perf_counter()
-        run_graph(found[0], {"n": 0}, functions)
+        run_graph(prepared[0], {"n": 0}, functions)
         return time.perf_counter() - began
 
     def called() -> float:
@@ -197,17 +203,17 @@ def _growth() -> Measure:
     catalogue, functions = Catalogue([_ADD]), FunctionRunner()
     functions.add(_ADD, _add)
 
-    def whole(nodes: int) -> Callable[[], float]:
+    def full_run(nodes: int) -> Callable[[], float]:
         text = _chain(nodes)
 
-        def once() -> float:
+        def timed_run() -> float:
             began = time.perf_counter()
             run_graph(prepare(text, catalogue), {"n": 0}, functions, Settings())
             return time.perf_counter() - began
 
-        return once
+        return timed_run
 
-    large, small = alternate(5, whole(_NODES), whole(_NODES // 4))
+    large, small = alternate(5, full_run(_NODES), full_run(_NODES // 4))
     return Measure(
         f"{_NODES:,} nodes read, checked and run, of four times a quarter",
         ratio(large, small) / 4,

@@ -1,4 +1,4 @@
-"""What one event costs when the ledger holds a thousand of them, and when it holds a million."""
+"""The cost of one event in a ledger of a thousand events, and of a million."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Grown:
         self._items = 0
 
     def turn(self) -> float:
-        """Seconds per event: each item is queued, claimed, looked at, noted and closed."""
+        """Seconds per event: each item is queued, claimed, read, noted and closed."""
         began = time.perf_counter()
         self._fill()
         self._drain()
@@ -61,7 +61,7 @@ def run() -> list[Measure]:
     with tempfile.TemporaryDirectory(prefix="caloron-bench-") as directory:
         grown = [Grown(Path(directory, f"{size}.sqlite"), size) for size in _SIZES]
         times = alternate(_ROUNDS, *(ledger.turn for ledger in grown))
-    told = ", ".join(
+    times_by_size = ", ".join(
         f"{size:,}: {median(seconds) * 1e6:.0f} µs"
         for size, seconds in zip(_SIZES, times, strict=True)
     )
@@ -72,6 +72,6 @@ def run() -> list[Measure]:
             worst,
             "x",
             1.2,
-            note=f"the worst size against {_SIZES[0]:,} events; per event at {told}",
+            note=f"the worst size against {_SIZES[0]:,} events; per event at {times_by_size}",
         )
     ]

@@ -1,4 +1,4 @@
-"""What the engine does while an agent thinks and nothing else happens: as good as nothing."""
+"""The load of an engine whose agent thinks while nothing else happens: as good as none."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ _WATCHED_S = 25.0
 
 
 def run() -> list[Measure]:
-    with home() as place:
-        place.write({"t1": []}, [implements("t1", 600), approves()])
-        process = place.sprint(parallel=4)
+    with home() as bench_home:
+        bench_home.write({"t1": []}, [implements("t1", 600), approves()])
+        process = bench_home.sprint(parallel=4)
         try:
-            wait_for(lambda: started(place) >= 1, process)
+            wait_for(lambda: started(bench_home) >= 1, process)
             time.sleep(_SETTLE_S)
             (shim,) = children(process.pid, "shim.py")
-            calls, before, shim_before = started(place), cpu_seconds(process.pid), cpu_seconds(shim)
+            calls, before, shim_before = (
+                started(bench_home),
+                cpu_seconds(process.pid),
+                cpu_seconds(shim),
+            )
             began = time.monotonic()
             time.sleep(_WATCHED_S)
             passed = time.monotonic() - began
             used, shim_used = cpu_seconds(process.pid) - before, cpu_seconds(shim) - shim_before
-            calls = started(place) - calls
+            calls = started(bench_home) - calls
         finally:
             stop(process)
     return [

@@ -1,4 +1,4 @@
-"""What the live view costs while agents think: `sprint` on a terminal, and without one."""
+"""The cost of the live view while agents think: `sprint` on a terminal, and without one."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def run() -> list[Measure]:
 def _quiet_stretch(*, terminal: bool) -> tuple[float, int]:
     """The share of a processor that the process used, and what it wrote, while nothing happened."""
     names = [f"t{n}" for n in range(_TASKS)]
-    with home() as place:
-        place.write({n: [] for n in names}, [*(implements(n, 600) for n in names), approves()])
+    with home() as bench_home:
+        bench_home.write({n: [] for n in names}, [*(implements(n, 600) for n in names), approves()])
         screen = _Screen() if terminal else None
-        process = _on(screen, place) if screen else place.sprint(parallel=_AT_WORK)
+        process = _on(screen, bench_home) if screen else bench_home.sprint(parallel=_AT_WORK)
         try:
-            wait_for(lambda: started(place) >= _AT_WORK, process)
+            wait_for(lambda: started(bench_home) >= _AT_WORK, process)
             time.sleep(_SETTLE_S)
             drawn = screen.drawn if screen else 0
             before, began = cpu_seconds(process.pid), time.monotonic()
@@ -61,11 +61,11 @@ def _quiet_stretch(*, terminal: bool) -> tuple[float, int]:
     return used / passed, drawn
 
 
-def _on(screen: _Screen, place: Home) -> subprocess.Popen[bytes]:
-    plan = str(place.directory / "plan.json")
+def _on(screen: _Screen, bench_home: Home) -> subprocess.Popen[bytes]:
+    plan = str(bench_home.directory / "plan.json")
     goal = ("Measure this", "--project", "bench")
     argv = (*PROGRAM, "sprint", *goal, "--plan", plan, "--yes", "--parallel")
-    environment = {k: v for k, v in place.environment.items() if k != "NO_COLOR"}
+    environment = {k: v for k, v in bench_home.environment.items() if k != "NO_COLOR"}
     return subprocess.Popen(
         (*argv, str(_AT_WORK)),
         env=environment | {"TERM": "xterm-256color"},
@@ -92,7 +92,7 @@ class _Screen:
             try:
                 self.drawn += len(os.read(self._master, 1 << 16))
             except OSError:
-                # The last one who could write has gone.
+                # The last writer has gone.
                 return
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from benchmarks.sprints import Home, approves, home, implements
 _AGENTS = 32
 #: Short, so that each lease is renewed many times while the agents work.
 _LEASE_S = 5.0
-_LOOK_S = 0.02
+_POLL_S = 0.02
 #: About a tenth of a processor each: together more than two of them.
 _WORK = (
     "end=$(($(date +%s) + 20)); while [ $(date +%s) -lt $end ]; do"
@@ -22,19 +22,19 @@ _WORK = (
 
 
 class _Leases:
-    """When each lease was renewed, as somebody saw who looked often."""
+    """Records when each lease was renewed, by frequent polls of the ledger."""
 
     def __init__(self) -> None:
         self._expiry: dict[tuple[str, int], int] = {}
         self.gaps_s: list[float] = []
         self.at_work = 0
 
-    def look(self, place: Home) -> None:
+    def record(self, bench_home: Home) -> None:
         sql = (
             "SELECT item, token, expires_at FROM leases JOIN work_items ON id = item"
             " WHERE status = 'in_flight' AND result IS NULL"
         )
-        with place.reading() as connection:
+        with bench_home.reading() as connection:
             rows = connection.execute(sql).fetchall()
         self.at_work = max(self.at_work, len(rows))
         for item, token, expiry in rows:
@@ -44,23 +44,23 @@ class _Leases:
                 self.gaps_s.append((expiry - before) / 1000)
             self._expiry[item, token] = expiry
 
-    def watch(self, place: Home, process: subprocess.Popen[bytes]) -> None:
+    def watch(self, bench_home: Home, process: subprocess.Popen[bytes]) -> None:
         while process.poll() is None:
-            if place.has_ledger():
-                self.look(place)
-            time.sleep(_LOOK_S)
+            if bench_home.has_ledger():
+                self.record(bench_home)
+            time.sleep(_POLL_S)
 
 
 def run() -> list[Measure]:
     names = [f"t{n}" for n in range(_AGENTS)]
     leases = _Leases()
-    with home() as place:
-        place.run("config", "set", "lease_s", str(_LEASE_S))
+    with home() as bench_home:
+        bench_home.run("config", "set", "lease_s", str(_LEASE_S))
         responses: list[dict[str, Any]] = [implements(n) | {"run": _WORK} for n in names]
-        place.write({n: [] for n in names}, [*responses, approves()])
-        process = place.sprint(parallel=_AGENTS)
-        leases.watch(place, process)
-        events = place.finish(process)
+        bench_home.write({n: [] for n in names}, [*responses, approves()])
+        process = bench_home.sprint(parallel=_AGENTS)
+        leases.watch(bench_home, process)
+        events = bench_home.finish(process)
     reasons = [e.payload["reason"] for e in events if e.type == "work_item_reopened"]
     lost = [reason for reason in reasons if "lease" in reason or "interrupted" in reason]
     share = [gap / _LEASE_S for gap in leases.gaps_s]

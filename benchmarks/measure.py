@@ -1,4 +1,4 @@
-"""What a benchmark hands back, and the few numbers that it is made of."""
+"""The result of a benchmark, and the numbers that it consists of."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Measure:
-    """One line of the table: what was measured, and what it must keep to."""
+    """A line of the table: a measured value and its bound."""
 
     name: str
     value: float
     unit: str
-    #: None: told for comparison only.
+    #: None: shown for comparison only.
     bound: float | None = None
     better: Literal["less", "more"] = "less"
     #: What it was compared with, and anything a reader must know to believe it.
@@ -29,7 +29,7 @@ class Measure:
 
     @property
     def ratio(self) -> float | None:
-        """How much of the bound is used: above 1 means not met."""
+        """The used share of the bound: above 1 means not met."""
         if self.bound is None:
             return None
         if self.better == "more":
@@ -52,11 +52,11 @@ def alternate(rounds: int, *blocks: Callable[[], float]) -> list[list[float]]:
     results: list[list[float]] = [[] for _ in blocks]
     for turn in range(rounds):
         order = range(len(blocks)) if turn % 2 == 0 else reversed(range(len(blocks)))
-        for place in order:
-            results[place].append(blocks[place]())
+        for index in order:
+            results[index].append(blocks[index]())
     return results
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """How long ours takes for each second of theirs, by what is usual for both."""
+    """Return our time for each second of theirs, from the medians of both."""
     return median(ours) / median(theirs)

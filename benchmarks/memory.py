@@ -1,4 +1,4 @@
-"""How much memory the engine and its shims take while eight agents are at work."""
+"""The memory of the engine and its shims while eight agents are at work."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _AGENTS = 8
 
 def run() -> list[Measure]:
     names = [f"t{n}" for n in range(_AGENTS)]
-    with home() as place:
-        place.write({n: [] for n in names}, [*(implements(n, 600) for n in names), approves()])
-        process = place.sprint(parallel=_AGENTS)
+    with home() as bench_home:
+        bench_home.write({n: [] for n in names}, [*(implements(n, 600) for n in names), approves()])
+        process = bench_home.sprint(parallel=_AGENTS)
         try:
-            wait_for(lambda: started(place) >= _AGENTS, process)
+            wait_for(lambda: started(bench_home) >= _AGENTS, process)
             engine, peak = resident_mb(process.pid), resident_mb(process.pid, "VmHWM")
             shims = [resident_mb(pid) for pid in children(process.pid, "shim.py")]
         finally:
@@ -44,6 +44,6 @@ def run() -> list[Measure]:
 
 def _bare_interpreter() -> float:
     code = "import sqlite3; print(open('/proc/self/status').read())"
-    told = run_process((sys.executable, "-c", code), capture_output=True, text=True, check=True)
-    line = next(line for line in told.stdout.splitlines() if line.startswith("VmRSS:"))
+    result = run_process((sys.executable, "-c", code), capture_output=True, text=True, check=True)
+    line = next(line for line in result.stdout.splitlines() if line.startswith("VmRSS:"))
     return int(line.split()[1]) * 1024 / 1e6

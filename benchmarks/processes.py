@@ -1,4 +1,4 @@
-"""What the kernel knows about a process: its memory, its time on a processor, its children."""
+"""Data of the kernel about a process: its memory, its processor time, its children."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cpu_seconds(pid: int) -> float:
 
 def children(pid: int, program: str) -> list[int]:
     """The children of a process that run this program."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -34,8 +34,8 @@ def children(pid: int, program: str) -> list[int]:
         except (FileNotFoundError, ProcessLookupError):
             continue
         if parent == pid and program in command:
-            found.append(int(entry.name))
-    return found
+            pids.append(int(entry.name))
+    return pids
 
 
 def _stat(pid: int) -> list[str]:

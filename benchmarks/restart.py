@@ -1,4 +1,4 @@
-"""From the start of `caloron resume` to the first claim, with a short and a very long history."""
+"""The time from `caloron resume` to the first claim, with a short and a very long history."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ _ROUNDS = 7
 
 def run() -> list[Measure]:
     with ExitStack() as homes:
-        places = [homes.enter_context(home()) for _ in _SIZES]
-        for place, size in zip(places, _SIZES, strict=True):
-            _stopped_sprint(place)
-            fill(place.ledger, size)
+        bench_homes = [homes.enter_context(home()) for _ in _SIZES]
+        for bench_home, size in zip(bench_homes, _SIZES, strict=True):
+            _stopped_sprint(bench_home)
+            fill(bench_home.ledger, size)
         short, long, bare = alternate(
-            _ROUNDS, *(lambda place=place: _resume(place) for place in places), _bare
+            _ROUNDS,
+            *(lambda bench_home=bench_home: _resume(bench_home) for bench_home in bench_homes),
+            _bare,
         )
     return [
         Measure(
@@ -49,34 +51,34 @@ def run() -> list[Measure]:
     ]
 
 
-def _stopped_sprint(place: Home) -> None:
+def _stopped_sprint(bench_home: Home) -> None:
     """A sprint that was stopped while its agent was at work."""
-    place.write({"t1": []}, [implements("t1", 600)])
-    process = place.sprint(parallel=1)
-    wait_for(lambda: started(place) > 0, process)
+    bench_home.write({"t1": []}, [implements("t1", 600)])
+    process = bench_home.sprint(parallel=1)
+    wait_for(lambda: started(bench_home) > 0, process)
     stop(process)
 
 
-def _resume(place: Home) -> float:
+def _resume(bench_home: Home) -> float:
     """Seconds until the waiting work is claimed again."""
-    before = place.last_event()
+    before = bench_home.last_event()
     began = time.time()
-    process = place.start("resume")
+    process = bench_home.start("resume")
     try:
-        wait_for(lambda: _claimed(place, before) is not None, process)
-        claimed = _claimed(place, before)
+        wait_for(lambda: _claimed(bench_home, before) is not None, process)
+        claimed = _claimed(bench_home, before)
         assert claimed is not None
         return claimed / 1000 - began
     finally:
         stop(process)
 
 
-def _claimed(place: Home, after: int) -> int | None:
-    """When work was first claimed after an event, in milliseconds."""
-    if not place.has_ledger():
+def _claimed(bench_home: Home, after: int) -> int | None:
+    """Return the time of the first claim after an event, in milliseconds."""
+    if not bench_home.has_ledger():
         return None
     sql = "SELECT ts FROM events WHERE id > ? AND +type = 'work_item_claimed' ORDER BY id LIMIT 1"
-    with place.reading() as connection:
+    with bench_home.reading() as connection:
         row = connection.execute(sql, (after,)).fetchone()
     return int(row[0]) if row else None
 

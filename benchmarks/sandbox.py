@@ -1,4 +1,4 @@
-"""What a sandbox adds to the start of an agent, beside the barest one that bubblewrap makes."""
+"""The time that a sandbox adds to the start of an agent, beside a bare bubblewrap sandbox."""
 
 from __future__ import annotations
 
@@ -27,42 +27,46 @@ def _bare() -> float:
 
 def _confined(workspace: Path, network: Network) -> Callable[[], float]:
     bubblewrap = sandbox.Bubblewrap()
-    given = SandboxSpec(workspace=workspace, network=network)
+    spec = SandboxSpec(workspace=workspace, network=network)
 
-    def once() -> float:
+    def timed_run() -> float:
         began = time.perf_counter()
-        done = supervise.run(bubblewrap.confine(("true",), given))
+        done = supervise.run(bubblewrap.confine(("true",), spec))
         took = time.perf_counter() - began
         assert done.returncode == 0, done.stderr
         return took
 
-    return once
+    return timed_run
 
 
 def _started(workspace: Path) -> Callable[[], float]:
-    """Without the making of the command line, which happens while a workspace is made ready."""
+    """Return the start alone: the command line is made while a workspace is prepared."""
     confined = sandbox.Bubblewrap().confine(("true",), SandboxSpec(workspace=workspace))
     argv = supervise.as_argv(confined)
 
-    def once() -> float:
+    def timed_run() -> float:
         began = time.perf_counter()
         subprocess.run(argv, env=confined.env, check=True, capture_output=True)
         return time.perf_counter() - began
 
-    return once
+    return timed_run
 
 
 def run() -> list[Measure]:
     if shutil.which("bwrap") is None:
         return [Measure("sandbox start", float("nan"), "x", note="NOT MEASURED: no bubblewrap")]
-    with tempfile.TemporaryDirectory() as place:
-        workspace = Path(place)
+    with tempfile.TemporaryDirectory() as folder:
+        workspace = Path(folder)
         blocks = (_started(workspace), _confined(workspace, "none"), _confined(workspace, "model"))
         started, whole, model, bare = alternate(_RUNS, *blocks, _bare)
     who = "as root" if os.geteuid() == 0 else "as a user"
-    told = f"{who}; `bwrap … true` {median(bare) * 1000:.1f} ms; medians of {_RUNS} runs in turn"
+    explanation = (
+        f"{who}; `bwrap … true` {median(bare) * 1000:.1f} ms; medians of {_RUNS} runs in turn"
+    )
     return [
-        Measure("sandbox start, of bare `bwrap … true`", ratio(started, bare), "x", note=told),
+        Measure(
+            "sandbox start, of bare `bwrap … true`", ratio(started, bare), "x", note=explanation
+        ),
         Measure("sandbox start", median(started) * 1000, "ms"),
         Measure("sandbox start with its command line made", median(whole) * 1000, "ms"),
         Measure(

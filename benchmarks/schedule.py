@@ -20,7 +20,7 @@ class Lasts:
 
 @dataclass
 class _Lane:
-    """Who wants to be merged; one at a time is verified and merged."""
+    """The merge queue: one change at a time is verified and merged."""
 
     waiting: list[str] = field(default_factory=list)
     busy: bool = False
@@ -116,7 +116,7 @@ class Simulation:
 
 
 def chains(needs: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """How many tasks must follow each one; tasks come after what they depend on."""
+    """Count the tasks that must follow each task; a task comes after its dependencies."""
     lengths = dict.fromkeys(needs, 1)
     for task in reversed(list(needs)):
         for before in needs[task]:

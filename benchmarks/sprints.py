@@ -105,7 +105,7 @@ class Home:
         return [Event(r[0], r[1], r[2], r[3] or "", json.loads(r[4])) for r in rows]
 
     def has_ledger(self) -> bool:
-        """Whether the ledger is there, with its tables."""
+        """True if the ledger is there, with its tables."""
         if not self.ledger.exists():
             return False
         with self.reading() as connection:
@@ -136,20 +136,20 @@ class Home:
 def home(*, verify: str = "") -> Iterator[Home]:
     """A project in a temporary home; everything is gone afterwards."""
     directory = Path(tempfile.mkdtemp(prefix="caloron-bench-"))
-    place = Home(directory)
+    bench_home = Home(directory)
     try:
-        place.run("init", "bench", "--framework", "stub")
+        bench_home.run("init", "bench", "--framework", "stub")
         if verify:
-            place.run("config", "set", "verify", verify, "--project", "bench")
-        # The checkout that benchmarks are started in has no project: commands find this one here.
-        with chdir(place.project):
-            yield place
+            bench_home.run("config", "set", "verify", verify, "--project", "bench")
+        # The checkout with the benchmarks has no project: commands use this folder's project.
+        with chdir(bench_home.project):
+            yield bench_home
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    """Look again and again, as long as the process lives."""
+    """Check a condition again and again, as long as the process lives."""
     give_up = time.monotonic() + _PATIENCE_S
     while not condition():
         if process.poll() is not None or time.monotonic() > give_up:
@@ -178,6 +178,6 @@ def approves(seconds: float = 0) -> dict[str, Any]:
     return {"when": {"role": "review"}, "sleep_s": seconds, "output": "fine\nAPPROVED"}
 
 
-def started(place: Home) -> int:
-    """How many agents were started so far: each is a call that may cost money."""
-    return sum(event.type == "attempt_started" for event in place.events())
+def started(bench_home: Home) -> int:
+    """Count the agents started so far: each is a call that may cost money."""
+    return sum(event.type == "attempt_started" for event in bench_home.events())

@@ -1,4 +1,4 @@
-"""From the claim of a task to the first instruction of its agent, in a project of 10,000 files."""
+"""The time from the claim of a task to its agent's first instruction, with 10,000 files."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Bench:
         self.runtime = SprintRuntime(self._project, state, self._queue, mirror, signal)
         self._started = 0
 
-    def start_one(self) -> float:
+    def start_task(self) -> float:
         """Milliseconds from the claim to the agent's own word."""
         work = Work(item=f"{self._sprint}/t{self._started}/1-implement", role="implement")
         self._started += 1
@@ -77,8 +77,8 @@ class Bench:
         self.runtime.workers.dispatch(4)
         run_dir = self.runtime.workers.runs.of(work.item, 1)
         self.runtime.workers.wait()
-        told = (run_dir / "output.log").read_text().strip()
-        return (int(told) - began) / 1e6
+        started_at = (run_dir / "output.log").read_text().strip()
+        return (int(started_at) - began) / 1e6
 
     def fill(self, size: int) -> None:
         while len(self.runtime.pool._ready) < size:
@@ -91,8 +91,8 @@ class Bench:
 
 @contextmanager
 def _forge() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as place:
-        home = Path(place)
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
         git(home, "init", "--bare", "-q", "forge.git")
         git(home, "clone", "-q", "forge.git", "person")
         for number in range(_FILES):
@@ -119,12 +119,12 @@ def run() -> list[Measure]:
         warm = []
         for _ in range(_WARM):
             warm_bench.fill(2)
-            warm.append(warm_bench.start_one())
+            warm.append(warm_bench.start_task())
         warm_bench.close()
         for name in ("ledger.sqlite", "ledger.id"):
             (home / name).unlink()
         cold_bench = Bench(home, pool=0)
-        pairs = [(cold_bench.start_one(), _clone_alone(home, n)) for n in range(_COLD)]
+        pairs = [(cold_bench.start_task(), _clone_alone(home, n)) for n in range(_COLD)]
         cold_bench.close()
     cold, clone = median([c for c, _ in pairs]), median([a for _, a in pairs])
     note = f"median {median(warm):.0f} ms, worst {max(warm):.0f} ms, of {_WARM} starts"

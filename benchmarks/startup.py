@@ -21,19 +21,19 @@ _COMMANDS = ("status", "history", "why")
 
 def run() -> list[Measure]:
     rival = rival_program()
-    # As an installation has it: a checkout may hold sources that were never compiled.
+    # As in an installation: a checkout may contain sources that were never compiled.
     compileall.compile_dir(SOURCE, quiet=1)
     names = [f"t{n}" for n in range(_TASKS)]
-    with home() as place:
-        place.write({n: [] for n in names}, [*(implements(n) for n in names), approves()])
-        place.finish(place.sprint(parallel=_TASKS))
-        ours = [timed((*our_program(), command), place.environment) for command in _COMMANDS]
-        bare = timed((sys.executable, "-c", "pass"), place.environment)
+    with home() as bench_home:
+        bench_home.write({n: [] for n in names}, [*(implements(n) for n in names), approves()])
+        bench_home.finish(bench_home.sprint(parallel=_TASKS))
+        ours = [timed((*our_program(), command), bench_home.environment) for command in _COMMANDS]
+        bare = timed((sys.executable, "-c", "pass"), bench_home.environment)
         if rival is None:
             *mine, empty = alternate(_RUNS, *ours, bare)
             return [_without_rival(*pair, empty) for pair in zip(_COMMANDS, mine, strict=True)]
         other = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        other["CALORON_HOME"] = str(place.directory / "rival")
+        other["CALORON_HOME"] = str(bench_home.directory / "rival")
         subprocess.run((rival, "init", "bench"), env=other, check=True, capture_output=True)
         *mine, theirs, empty = alternate(_RUNS, *ours, timed((rival, "status"), other), bare)
     return [
@@ -66,12 +66,12 @@ def _without_rival(command: str, mine: list[float], bare: list[float]) -> Measur
 
 def rival_program() -> Path | None:
     """The ancestor's program in an environment of its own, kept for the next run."""
-    place = Path("~/.cache/caloron-bench").expanduser() / _RIVAL
-    program = place / "bin" / "caloron"
+    bench_home = Path("~/.cache/caloron-bench").expanduser() / _RIVAL
+    program = bench_home / "bin" / "caloron"
     if program.exists():
         return program
-    pip = (str(place / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check")
-    for command in ((sys.executable, "-m", "venv", str(place)), (*pip, _RIVAL)):
+    pip = (str(bench_home / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check")
+    for command in ((sys.executable, "-m", "venv", str(bench_home)), (*pip, _RIVAL)):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             print(f"!! {_RIVAL} cannot be installed: {done.stderr.strip()[-500:]}")
@@ -80,9 +80,9 @@ def rival_program() -> Path | None:
 
 
 def timed(command: tuple[str | Path, ...], environment: dict[str, str]) -> Callable[[], float]:
-    def once() -> float:
+    def timed_run() -> float:
         began = time.perf_counter()
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
         return time.perf_counter() - began
 
-    return once
+    return timed_run

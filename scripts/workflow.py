@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 
 from caloron.domain.model.status import Status, Step
@@ -25,6 +26,9 @@ is applied, until no rule changes anything. People's actions come first, so a pe
 wins.
 
 ![The steps of a task](workflow.svg)
+
+Dark arrows are the way of a task that meets no obstacle. People's acts and escalations are in the
+tables below.
 """
 
 
@@ -108,33 +112,42 @@ def _set(steps: frozenset[Step]) -> str:
 
 
 #: The steps from left to right and from top to bottom.
-_PLACES = (
-    (Step.WAITING, Step.READY, Step.IMPLEMENTING, Step.PUBLISHING, Step.REVIEW_QUEUED),
-    (Step.BLOCKED, Step.CHECKING, Step.FIXING, Step.RESOLVING, Step.VERIFYING),
-    (Step.CANCELLED, Step.ESCALATED, Step.MAIN_SUSPECT, Step.POSTING_VERDICT, Step.REVIEWING),
-    (Step.REVERTED, Step.REVERTING, Step.WAITING_FOR_CI, Step.MERGE_VERIFYING, Step.MERGE_QUEUED),
-    (Step.DONE, Step.MERGED_UNVERIFIED, Step.MERGING),
-)
+_PLACES: tuple[tuple[Step | None, ...], ...] = (
+    (Step.WAITING, Step.READY, Step.IMPLEMENTING, Step.PUBLISHING, Step.REVIEW_QUEUED,
+     Step.REVIEWING),
+    (Step.BLOCKED, Step.CHECKING, Step.FIXING, Step.RESOLVING, Step.VERIFYING,
+     Step.POSTING_VERDICT),
+    (Step.CANCELLED, Step.ESCALATED, None, Step.MAIN_SUSPECT, Step.MERGE_VERIFYING,
+     Step.MERGE_QUEUED),
+    (None, Step.REVERTED, Step.REVERTING, Step.MERGED_UNVERIFIED, Step.WAITING_FOR_CI,
+     Step.MERGING),
+    (None, None, None, None, None, Step.DONE),
+)  # fmt: skip
+#: The way of a task that meets no obstacle.
+_MAIN_WAY = (
+    Step.WAITING, Step.READY, Step.IMPLEMENTING, Step.PUBLISHING, Step.REVIEW_QUEUED,
+    Step.VERIFYING, Step.REVIEW_QUEUED, Step.REVIEWING, Step.POSTING_VERDICT, Step.MERGE_QUEUED,
+    Step.MERGING, Step.DONE,
+)  # fmt: skip
 _WIDTH, _HEIGHT, _GAP_X, _GAP_Y = 150, 40, 40, 60
 
 
 def picture() -> str:
-    """The steps as boxes; the arrows are the rules of our own work, without people's acts."""
+    """The steps as boxes; arrows are the rules, without people's acts; the main way is dark."""
     at = {
         step: (20 + x * (_WIDTH + _GAP_X), 20 + y * (_HEIGHT + _GAP_Y))
         for y, row in enumerate(_PLACES)
         for x, step in enumerate(row)
+        if step
     }
     own = (*workflow.DEPENDENCIES, *workflow.REVIEW, *RESULTS, *workflow.QUEUES)
     pairs = {(a, b) for rule in own for a in rule.steps for b in rule.then if a != b}
     pairs |= {(Step.PUBLISHING, Step.REVIEW_QUEUED), (Step.MERGING, Step.DONE)}
     pairs |= {(Step.MERGING, Step.MERGED_UNVERIFIED), (Step.MERGED_UNVERIFIED, Step.DONE)}
     pairs |= {(Step.POSTING_VERDICT, Step.MERGE_QUEUED), (Step.POSTING_VERDICT, Step.FIXING)}
-    lines = [
-        _arrow(at[a], at[b])
-        for a, b in sorted(pairs, key=lambda pair: (list(Step).index(pair[0]), pair[1].value))
-        if b is not Step.ESCALATED
-    ]
+    way = set(pairwise(_MAIN_WAY))
+    order = sorted(pairs | way, key=lambda pair: (pair in way, list(Step).index(pair[0]), pair[1]))
+    lines = [_arrow(at[a], at[b], main=(a, b) in way) for a, b in order if b is not Step.ESCALATED]
     width = 20 + len(_PLACES[0]) * (_WIDTH + _GAP_X)
     height = 20 + len(_PLACES) * (_HEIGHT + _GAP_Y)
     boxes = [_box(step, *place) for step, place in at.items()]
@@ -144,7 +157,8 @@ def picture() -> str:
 _SVG = """\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif"
  font-size="14"><defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8"
- markerHeight="8" orient="auto"><path d="M0 0 L8 4 L0 8 z" fill="#888"/></marker></defs>"""
+ markerHeight="8" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0 L8 4 L0 8 z"
+ fill="#557"/></marker></defs>"""
 
 
 def _box(step: Step, x: int, y: int) -> str:
@@ -157,7 +171,7 @@ def _box(step: Step, x: int, y: int) -> str:
     )
 
 
-def _arrow(start: tuple[int, int], end: tuple[int, int]) -> str:
+def _arrow(start: tuple[int, int], end: tuple[int, int], *, main: bool) -> str:
     (x1, y1), (x2, y2) = start, end
     if y1 == y2:
         right = x2 > x1
@@ -167,10 +181,8 @@ def _arrow(start: tuple[int, int], end: tuple[int, int]) -> str:
         down = y2 > y1
         a = (x1 + _WIDTH // 2, y1 + _HEIGHT if down else y1)
         b = (x2 + _WIDTH // 2, y2 if down else y2 + _HEIGHT)
-    return (
-        f'<line x1="{a[0]}" y1="{a[1]}" x2="{b[0]}" y2="{b[1]}" stroke="#888"'
-        ' marker-end="url(#tip)"/>'
-    )
+    pen = 'stroke="#335" stroke-width="2"' if main else 'stroke="#bbb"'
+    return f'<line x1="{a[0]}" y1="{a[1]}" x2="{b[0]}" y2="{b[1]}" {pen} marker-end="url(#tip)"/>'
 
 
 def stale() -> list[Path]:

@@ -1,4 +1,4 @@
-"""What holds for every test: nothing is judged by the seconds of a shared machine."""
+"""Settings for every test: no test depends on the speed of a shared machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session", autouse=True)
 def nobodys_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Tests that name no home of their own leave that of whoever runs them alone."""
+    """Give tests without a home of their own an empty one, so that the user's home is untouched."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CALORON_HOME", str(tmp_path_factory.mktemp("nobodys-home")))
         yield
@@ -78,7 +78,7 @@ def github_api() -> Iterator[GithubApi]:
     try:
         description()
     except DescriptionMissing as missing:
-        reason = f"NO DESCRIPTION OF GITHUB HERE, so nothing is held against it: {missing}"
+        reason = f"NO DESCRIPTION OF GITHUB HERE, so nothing is checked against it: {missing}"
         warnings.warn(reason, stacklevel=1)
         pytest.skip(reason)
     api = GithubApi()

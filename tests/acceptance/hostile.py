@@ -16,22 +16,22 @@ LIMITS: dict[str, Any] = {
     "disk_mb": 48,
     "output_cap_mb": 1,
 }
-#: Stands for a file outside that only who breaks out can make; it also marks command lines.
+#: A file outside that only an agent that breaks out can make; it also marks command lines.
 TRAP = "@TRAP@"
 
 
 class Habit(NamedTuple):
-    """What an agent does after it has written the file that is named after its task."""
+    """A harmful act that an agent does after it has written the file named after its task."""
 
     line: str
-    #: Words in the reason of the escalation; empty: what it did is harmless, and it is merged.
+    #: Words in the reason of the escalation; empty: the act is harmless, and the work is merged.
     refused: str = ""
     #: What reaches main besides its own file; None: not even that.
     brings: tuple[str, ...] | None = ()
 
 
 def _python(code: str) -> str:
-    """A shell line; its processes can be told by their command line."""
+    """Return a shell line whose processes are recognisable by their command line."""
     return f'python3 -S -E -c "{code}" {TRAP}'
 
 
@@ -76,8 +76,8 @@ def disk():
     handle = os.open('hidden', os.O_RDWR | os.O_CREAT)
     os.unlink('hidden')
     return handle
-held = [{kind}() for _ in range({count})]
-for handle in held:
+handles = [{kind}() for _ in range({count})]
+for handle in handles:
     os.write(handle, bytes(12 << 20))
 time.sleep(600)
 """
@@ -85,14 +85,14 @@ _SOCKETS = """
 import resource, socket, time
 most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 8192), most))
-held, total = [], 0
+sockets, total = [], 0
 while total < 600 << 20:
-    held += socket.socketpair()
-    held[-1].setblocking(False)
-    held[-1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    sockets += socket.socketpair()
+    sockets[-1].setblocking(False)
+    sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     try:
         while True:
-            total += held[-1].send(bytes(1 << 16))
+            total += sockets[-1].send(bytes(1 << 16))
     except BlockingIOError:
         pass
 time.sleep(600)
@@ -132,7 +132,7 @@ _BOMB_OF_NAMES = (
     f" {_COMMIT_TREE}"
 )
 _FILL = (
-    "n=0; while [ $n -lt 60 ]; do n=$((n+1)); head -c 10M /dev/zero > {place}/$n; sleep 0.1; done"
+    "n=0; while [ $n -lt 60 ]; do n=$((n+1)); head -c 10M /dev/zero > {folder}/$n; sleep 0.1; done"
 )
 
 _REPOSITORY = {
@@ -242,11 +242,12 @@ _LIMITED = {
         "head -c 100M /dev/zero > /workspace/.git/x && rm $CALORON_TASK_ID.txt; true"
     ),
     "fills-by-many": Habit(
-        f"rm $CALORON_TASK_ID.txt; mkdir .caloron; {_FILL.format(place='.caloron')}; sleep 60",
+        f"rm $CALORON_TASK_ID.txt; mkdir .caloron; {_FILL.format(folder='.caloron')}; sleep 60",
         "MB on disk, of 48 allowed",
     ),
     "fills-home": Habit(
-        f"rm $CALORON_TASK_ID.txt; {_FILL.format(place='~')}; sleep 60", "MB on disk, of 48 allowed"
+        f"rm $CALORON_TASK_ID.txt; {_FILL.format(folder='~')}; sleep 60",
+        "MB on disk, of 48 allowed",
     ),
     "hides-memory": Habit(
         f"rm $CALORON_TASK_ID.txt; {_python(_HIDDEN.format(kind='memory', count=45))}",
@@ -278,7 +279,7 @@ _LIMITED = {
         "CALORON_FEEDBACK_END\\n'"
     ),
 }
-#: By what the habits are about.
+#: The habits by subject.
 GROUPS = {
     "repository": _REPOSITORY,
     "planted": _PLANTED,
@@ -288,18 +289,18 @@ GROUPS = {
 HABITS = {name: habit for group in GROUPS.values() for name, habit in group.items()}
 
 
-def acts(name: str, habit: Habit, trap: str) -> dict[str, Any]:
-    """The response of an agent with a habit; its shell can be told by its command line."""
+def response_of(name: str, habit: Habit, trap: str) -> dict[str, Any]:
+    """Return the response of an agent with a habit; its command line marks its shell."""
     line = f": {TRAP}; {habit.line}".replace(TRAP, trap)
     return does("implement", name, files={f"{name}.txt": f"{name}\n"}, run=line)
 
 
-def let_loose(home: Home, names: Iterable[str], **settings: Any) -> Answer:
-    """A sprint of agents with these habits, and of one honest agent."""
+def run_hostile_sprint(home: Home, names: Iterable[str], **settings: Any) -> Answer:
+    """Run a sprint of agents with these habits, and of an honest agent."""
     names = list(names)
     home.set(**LIMITS | {"parallel": 2} | settings)
     trap = str(home.root / "trapped")
-    home.script(*(acts(name, HABITS[name], trap) for name in names), writes("honest"))
+    home.script(*(response_of(name, HABITS[name], trap) for name in names), writes("honest"))
     return home.sprint(*map(task, names), task("honest"))
 
 
@@ -318,7 +319,7 @@ def assert_each_ended_as_it_must(
             expected |= {f"{name}.txt", *habit.brings} if habit.brings is not None else set()
     assert answer.statuses["honest"] == "Done"
     listed = home.git("ls-tree", "-r", "-z", "--name-only", "main").split(b"\0")
-    found = {os.fsdecode(name) for name in listed if name}
-    assert found == expected, found ^ expected
+    merged_files = {os.fsdecode(name) for name in listed if name}
+    assert merged_files == expected, merged_files ^ expected
     assert not (home.root / "trapped").exists(), "an agent wrote outside"
     assert home.processes() == []

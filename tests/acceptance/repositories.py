@@ -21,11 +21,11 @@ def from_repository(home: Home, files: dict[str, str], *, more: str = "true") ->
 
 
 def path_without(home: Home, *programs: str) -> str:
-    """A PATH on which everything is found as usual, but for these programs."""
+    """Return a PATH with every usual program except these."""
     folder = home.root / "bin"
     folder.mkdir()
-    for place in home.environment["PATH"].split(":"):
-        for program in Path(place).glob("*"):
+    for path_entry in home.environment["PATH"].split(":"):
+        for program in Path(path_entry).glob("*"):
             link = folder / program.name
             if program.name not in programs and not link.is_symlink():
                 link.symlink_to(program)

@@ -1,4 +1,4 @@
-"""Looks for a secret in everything that a home has written down, in any of its usual clothes."""
+"""Search everything that a home has written for a secret, in plain text and usual encodings."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from pathlib import Path
 from tests.support.home import Answer, Home
 
 
-def where(home: Home, secret: str, *answers: Answer) -> list[str]:
-    """The places where a secret can be read."""
+def sources_of_secret(home: Home, secret: str, *answers: Answer) -> list[str]:
+    """List the sources in which a secret is readable."""
     key = secret.encode()
     forms = (key, base64.b64encode(key), key.hex().encode())
-    said = [(f"answer {n}", (a.stdout + a.stderr).encode()) for n, a in enumerate(answers)]
-    return [name for name, data in (*everything(home), *said) if any(f in data for f in forms)]
+    answer_texts = [(f"answer {n}", (a.stdout + a.stderr).encode()) for n, a in enumerate(answers)]
+    return [
+        name for name, data in (*everything(home), *answer_texts) if any(f in data for f in forms)
+    ]
 
 
 def everything(home: Home) -> Iterator[tuple[str, bytes]]:
@@ -28,9 +30,9 @@ def everything(home: Home) -> Iterator[tuple[str, bytes]]:
         connection = sqlite3.connect(file)
         yield f"{file} (rows)", "\n".join(connection.iterdump()).encode()
         connection.close()
-    for place in home.path.rglob("objects"):
-        if (place.parent / "HEAD").is_file():
-            yield f"{place} (objects)", _objects(place.parent)
+    for objects in home.path.rglob("objects"):
+        if (objects.parent / "HEAD").is_file():
+            yield f"{objects} (objects)", _objects(objects.parent)
 
 
 def _objects(repository: Path) -> bytes:

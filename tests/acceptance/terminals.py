@@ -22,7 +22,7 @@ _STEERING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Terminal:
-    """One command in a pseudo-terminal of this size."""
+    """A command in a pseudo-terminal of this size."""
 
     def __init__(
         self, home: Home, *arguments: str, cwd: Path | None = None, columns: int = 120, **env: str
@@ -40,16 +40,16 @@ class Terminal:
             start_new_session=True,
         )
         os.close(other)
-        self._seen = ""
+        self._shown = ""
         #: Everything that was sent to the terminal, as it was sent.
         self.raw = b""
 
     def read_until(self, words: str, *, times: int = 1) -> None:
         """Read on until these words were seen so often."""
         give_up = time.monotonic() + 60
-        while self._seen.count(words) < times:
-            assert time.monotonic() < give_up, self._seen
-            assert self._read(), f"the program ended without {words!r}: {self._seen}"
+        while self._shown.count(words) < times:
+            assert time.monotonic() < give_up, self._shown
+            assert self._read(), f"the program ended without {words!r}: {self._shown}"
 
     def type(self, text: str) -> None:
         os.write(self._handle, text.encode())
@@ -62,7 +62,7 @@ class Terminal:
         while self._read():
             pass
         os.close(self._handle)
-        return self._process.wait(), self._seen
+        return self._process.wait(), self._shown
 
     def lines(self) -> list[str]:
         """Every line as it was drawn, also those that were drawn over."""
@@ -72,8 +72,8 @@ class Terminal:
         select.select([self._handle], [], [], 60)
         try:
             data = os.read(self._handle, 1 << 16)
-        except OSError:  # a terminal that nobody holds any more
+        except OSError:  # a terminal that no process has open any more
             return False
         self.raw += data
-        self._seen = _STEERING.sub("", self.raw.decode("utf-8", "replace")).replace("\r", "")
+        self._shown = _STEERING.sub("", self.raw.decode("utf-8", "replace")).replace("\r", "")
         return bool(data)

@@ -27,8 +27,8 @@ def on_gitea(tmp_path_factory: pytest.TempPathFactory, gitea: Server) -> GiteaHo
 
 
 def body_of(home: Home, number: int, *, pull: bool = True) -> str:
-    found = home.caloron("pr" if pull else "issue", "show", str(number))
-    return str(found.data["body"])
+    answer = home.caloron("pr" if pull else "issue", "show", str(number))
+    return str(answer.data["body"])
 
 
 def progress_of(home: Home, number: int) -> list[str]:
@@ -50,7 +50,7 @@ def test_a_rejected_change_has_one_section_in_the_description_of_its_pull_reques
     assert "### Cycle 2 of a\n\n**a** is **Done**." in body
     rows = [line for line in body.splitlines() if line.startswith(("| 1 |", "| 3 |", "| 4 |"))]
     assert [row.split(" | ")[1] for row in rows] == ["implement", "review", "fix"]
-    # What a reviewer says closes nothing when this is merged.
+    # The words of a reviewer close no issue when this is merged.
     assert pull["closes"] == [1]
     (comment,) = progress_of(home, 1)
     assert "| cycle | 2 |" in comment
@@ -58,10 +58,13 @@ def test_a_rejected_change_has_one_section_in_the_description_of_its_pull_reques
     assert "### Cycle 2 of a" in shown
     assert "caloron-section" not in shown
     status = home.caloron("status").data["last_sprint"]["tasks"]
-    assert [(one["cycle"], one["slice_it"]) for one in status] == [(2, False), (1, False)]
+    assert [(task_row["cycle"], task_row["slice_it"]) for task_row in status] == [
+        (2, False),
+        (1, False),
+    ]
 
 
-def test_after_three_cycles_everybody_is_told_to_cut_it_smaller(home: Home) -> None:
+def test_after_three_cycles_every_view_says_to_split_the_task(home: Home) -> None:
     home.script(
         writes("a"),
         does("review", output="CHANGES_NEEDED: still bad"),
@@ -72,15 +75,15 @@ def test_after_three_cycles_everybody_is_told_to_cut_it_smaller(home: Home) -> N
     flag = "more than 3 cycles: cut it smaller"
     assert f"| too large | {flag} |" in body_of(home, pull["number"])
     assert f"| too large | {flag} |" in progress_of(home, 1)[0]
-    (told,) = home.caloron("status").data["last_sprint"]["tasks"]
-    assert (told["cycle"], told["slice_it"]) == (4, True)
+    (task_row,) = home.caloron("status").data["last_sprint"]["tasks"]
+    assert (task_row["cycle"], task_row["slice_it"]) == (4, True)
     assert flag in home.caloron("status", json=False).stdout
     assert f"4 cycles, {flag}" in home.caloron("agents", "show", "a", json=False).stdout
     page = home.caloron("retro", json=False).stdout
     assert "a took 4 cycles" in page
 
 
-def test_on_gitea_what_a_person_writes_around_the_section_stays_and_what_she_removes_too(
+def test_on_gitea_edits_of_a_person_around_the_section_stay(
     on_gitea: GiteaHome,
 ) -> None:
     home, repository = on_gitea, on_gitea.repository
@@ -121,7 +124,7 @@ def test_on_gitea_what_a_person_writes_around_the_section_stays_and_what_she_rem
 
 
 def wake(home: Home, *steps: str, **end: str) -> None:
-    """One whole cycle of an agent that works in no sprint."""
+    """Run a whole cycle of an agent that works in no sprint."""
     assert home.caloron("cycle", "begin", "allegro", "--work", "issue 1").code == 0
     for step in steps:
         assert home.caloron("cycle", "act", "allegro", step).code == 0
@@ -173,8 +176,8 @@ def test_an_agent_without_a_sprint_keeps_one_comment_and_one_section(home: Home)
     wake(home, "looked again")
     assert crumb(home, "--pull", "2")["written"]["section"]
     assert body_of(home, 2).count(SECTION) == 1
-    said = home.caloron("pr", "show", "2").data["comments"]
-    assert len([one for one in said if "allegro" in one["body"]]) == 1
+    comments = home.caloron("pr", "show", "2").data["comments"]
+    assert len([comment for comment in comments if "allegro" in comment["body"]]) == 1
     assert home.caloron("cycle", "breadcrumb", "allegro", "--issue", "2").code == 3
     assert home.caloron("state", "verify").code == 0
 
@@ -186,7 +189,7 @@ def test_on_gitea_an_agent_without_a_sprint_keeps_one_comment_and_one_section(
     check_alone(on_gitea, number)
 
 
-def test_on_gitea_whoever_deletes_the_comment_of_an_agent_does_not_get_it_again(
+def test_on_gitea_a_deleted_comment_of_an_agent_is_not_written_again(
     on_gitea: GiteaHome,
 ) -> None:
     home, repository = on_gitea, on_gitea.repository

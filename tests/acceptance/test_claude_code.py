@@ -28,7 +28,7 @@ _PLANS = "You are the product owner"
 _IMPLEMENTS = "Carry out the task below"
 _REVIEWS = "You are the reviewer"
 _FIXES = "was not accepted"
-_LOOKS_BACK = "You look back at a software sprint"
+_RETRO_PROMPT = "You look back at a software sprint"
 _FILE = "/workspace/greet.py"
 
 
@@ -58,7 +58,7 @@ def asked_to(model: ModelServer, words: str) -> list[Asked]:
     return [asked for asked in model.requests if words in asked.prompt]
 
 
-def test_it_plans_writes_is_rejected_fixes_in_the_same_conversation_and_is_merged(
+def test_claude_code_plans_writes_fixes_in_the_same_conversation_and_is_merged(
     home: Home, model: ModelServer
 ) -> None:
     plan = [{"id": "greet", "title": "Greet", "agent_prompt": "Write greet.py."}]
@@ -89,16 +89,16 @@ def test_it_plans_writes_is_rejected_fixes_in_the_same_conversation_and_is_merge
     assert answer.data["cost_usd"] > 0
     assert answer.tasks["greet"]["cost_usd"] > 0
     assert answer.tasks["greet"]["tokens"] > 0
-    assert key_is_nowhere(home)
+    assert key_is_in_no_file(home)
 
 
-def key_is_nowhere(home: Home) -> bool:
+def key_is_in_no_file(home: Home) -> bool:
     files = [file for file in home.path.rglob("*") if file.is_file() and not file.is_symlink()]
     assert files
     return not any(_KEY.encode() in file.read_bytes() for file in files)
 
 
-def test_by_itself_it_is_asked_to_look_back_and_answers_in_the_asked_form(
+def test_the_retro_in_auto_mode_repeats_its_question_until_the_answer_is_json(
     home: Home, model: ModelServer
 ) -> None:
     advice = {
@@ -108,44 +108,49 @@ def test_by_itself_it_is_asked_to_look_back_and_answers_in_the_asked_form(
         "evidence": "greet guessed it",
         "applies_when": "a task writes text for people",
     }
-    told = {"themes": [], "improvements": [advice], "learnings": ["one file"], "sentiment": "mixed"}
-    fenced = f"```json\n{json.dumps(told)}\n```"
+    analysis = {
+        "themes": [],
+        "improvements": [advice],
+        "learnings": ["one file"],
+        "sentiment": "mixed",
+    }
+    fenced = f"```json\n{json.dumps(analysis)}\n```"
     model.rules += [
         implements(),
-        Rule((_LOOKS_BACK, "could not be used"), [[fenced]]),
-        Rule((_LOOKS_BACK,), [["It went well."]]),
+        Rule((_RETRO_PROMPT, "could not be used"), [[fenced]]),
+        Rule((_RETRO_PROMPT,), [["It went well."]]),
     ]
     home.set(retro="auto")
     answer = home.sprint(task("greet"))
     assert (answer.code, answer.data["phase"]) == (0, "ended"), answer
-    first, second = asked_to(model, _LOOKS_BACK)
+    first, second = asked_to(model, _RETRO_PROMPT)
     assert "| Tasks done | 1 of 1 |" in first.prompt
     assert "holds no JSON object" in second.prompt
-    found = home.caloron("retro").data
-    assert found["model_analysis"]["by"].startswith("claude-code claude-")
-    assert found["model_analysis"]["improvements"] == [advice]
-    spent = {agent["agent"]: agent["cost_usd"] for agent in found["agents"]}
-    assert 0 < spent["retro-1"] < found["kpis"]["cost_usd"]
-    page = found["report_markdown"].replace("\\", "")
-    assert f"the analysis by {found['model_analysis']['by']}." in page
+    retro = home.caloron("retro").data
+    assert retro["model_analysis"]["by"].startswith("claude-code claude-")
+    assert retro["model_analysis"]["improvements"] == [advice]
+    spent = {agent["agent"]: agent["cost_usd"] for agent in retro["agents"]}
+    assert 0 < spent["retro-1"] < retro["kpis"]["cost_usd"]
+    page = retro["report_markdown"].replace("\\", "")
+    assert f"the analysis by {retro['model_analysis']['by']}." in page
 
 
-def test_a_used_up_quota_is_waited_for_and_is_nobodys_failure(
+def test_a_sprint_waits_for_an_exhausted_quota_without_a_failure(
     home: Home, model: ModelServer
 ) -> None:
     del home.environment["ANTHROPIC_API_KEY"]
     home.environment["CLAUDE_CODE_OAUTH_TOKEN"] = _KEY
     reset = int(time.time()) + 20
-    told = {"status": "rejected", "reset": str(reset), "representative_claim": "five_hour"}
-    headers = {f"anthropic_ratelimit_unified_{name}": value for name, value in told.items()}
+    limits = {"status": "rejected", "reset": str(reset), "representative_claim": "five_hour"}
+    headers = {f"anthropic_ratelimit_unified_{name}": value for name, value in limits.items()}
     rule = implements()
     rule.faults = [too_many(20, **headers)]
     model.rules.append(rule)
     running = home.start_sprint(task("greet"))
 
     def why() -> str:
-        said = home.caloron("why", json=False)
-        return said.stdout if "quota until" in said.stdout else ""
+        answer = home.caloron("why", json=False)
+        return answer.stdout if "quota until" in answer.stdout else ""
 
     assert "claude-code" in wait_for(why, "`caloron why` says until when the quota lasts")
     assert time.time() < reset
@@ -155,10 +160,10 @@ def test_a_used_up_quota_is_waited_for_and_is_nobodys_failure(
     assert (answer.code, answer.statuses) == (0, {"greet": "Done"}), answer
     assert home.escalations() == []
     assert home.state_file()["state"]["tasks"]["greet"].get("failures", 0) == 0
-    assert key_is_nowhere(home)
+    assert key_is_in_no_file(home)
 
 
-def test_an_agent_whose_model_hangs_is_restarted_and_goes_on_where_it_was(
+def test_an_agent_whose_model_hangs_is_restarted_in_its_conversation(
     home: Home, model: ModelServer
 ) -> None:
     home.set(stall_threshold_m=0.1, probe_grace_s=2.0)
@@ -171,12 +176,12 @@ def test_an_agent_whose_model_hangs_is_restarted_and_goes_on_where_it_was(
     answer = home.sprint(task("greet"))
     assert (answer.code, answer.statuses) == (0, {"greet": "Done"}), answer
     assert home.files() == {"begun.txt": b"one\n", "greet.py": b"print(1)\n"}
-    said = "\n".join(home.comments(home.issues()[0]["number"]))
-    assert "The agent is restarted" in said
+    comments = "\n".join(home.comments(home.issues()[0]["number"]))
+    assert "The agent is restarted" in comments
     assert "I begin." in asked_to(model, "were interrupted")[0].text
 
 
-def test_a_missing_cli_or_key_is_said_before_anything_begins(home: Home) -> None:
+def test_a_missing_cli_or_key_is_reported_before_anything_begins(home: Home) -> None:
     home.environment["CALORON_CLAUDE"] = "/nowhere/claude"
     refused = home.sprint(task("greet"))
     assert refused.code == 8, refused
@@ -200,7 +205,7 @@ caloron_feedback:
 ---"""
 
 
-def test_its_closing_words_are_shown_and_neither_its_block_nor_its_json(
+def test_the_closing_words_are_shown_without_the_feedback_block_and_json(
     home: Home, model: ModelServer
 ) -> None:
     model.rules[:] = [

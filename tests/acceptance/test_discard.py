@@ -1,4 +1,4 @@
-"""A sprint that nobody wants is thrown away: what is open is closed, what was written is kept."""
+"""Discarding a sprint closes its open issues and pull requests and keeps the work of its agents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIXES = [does("fix", "c", round=n, files={"c.txt": f"c {n}\n"}) for n in range(
 
 @pytest.fixture
 def mixed(home: Home) -> Home:
-    """A sprint that ended: a is merged, b failed, c has an open pull request, d is held by b."""
+    """A sprint that ended: a is merged, b failed, c has an open pull request, d waits for b."""
     home.set(max_fix_rounds=1)
     home.script(writes("a"), does("implement", "b", exit_code=1), writes("c"), _REJECTS, *_FIXES)
     answer = home.sprint(task("a"), task("b"), task("c"), task("d", "b"))
@@ -28,7 +28,7 @@ def mixed(home: Home) -> Home:
 
 
 def _forge(home: Home) -> dict[str, Any]:
-    """What a person sees on the forge; numbers may differ, because effects run side by side."""
+    """Return the visible objects of the forge; numbers may differ, as effects run side by side."""
     issues = [home.caloron("issue", "show", str(i["number"])).data for i in home.issues()]
     return {
         "issues": sorted(
@@ -40,7 +40,7 @@ def _forge(home: Home) -> dict[str, Any]:
     }
 
 
-def test_open_work_is_closed_with_a_word_and_what_was_merged_stays(mixed: Home) -> None:
+def test_discard_closes_open_work_with_a_comment_and_keeps_merged_work(mixed: Home) -> None:
     merged = mixed.files()
     tried = mixed.caloron("discard", "--dry-run")
     assert tried.code == 9
@@ -61,7 +61,7 @@ def test_open_work_is_closed_with_a_word_and_what_was_merged_stays(mixed: Home) 
     (b,) = [i for i in mixed.issues() if i["title"] == "Task b"]
     assert "Discarded by Ada" in mixed.comments(b["number"])[-1]
 
-    # What agents wrote can still be read, and is named.
+    # The work of the agents is kept, and the answer names it.
     branch = "refs/heads/agent/c/demo-1"
     assert any(kept.endswith(branch) for kept in answer.data["kept"])
     assert mixed.git("show", f"{branch}:c.txt")
@@ -74,16 +74,16 @@ def test_open_work_is_closed_with_a_word_and_what_was_merged_stays(mixed: Home) 
     assert event == {"sprint": "demo-1", "by": "Ada"}
 
 
-def test_the_line_that_undoes_what_was_merged_does_so(mixed: Home) -> None:
+def test_the_printed_command_reverts_the_merged_work(mixed: Home) -> None:
     undo = mixed.caloron("discard", "--yes").data["undo"]
     assert "a.txt" in mixed.files()
     mixed.run_outside("sh", "-c", undo, cwd=mixed.root)
     assert mixed.files() == {}
 
 
-def test_it_shows_what_goes_and_without_a_yes_nothing_does(mixed: Home) -> None:
-    for said in ("", "n\n"):
-        answer = mixed.caloron("discard", stdin=said, json=False)
+def test_discard_lists_the_open_work_and_needs_a_yes(mixed: Home) -> None:
+    for reply in ("", "n\n"):
+        answer = mixed.caloron("discard", stdin=reply, json=False)
         assert answer.code == 1
         assert "cancel task b" in answer.stderr
         assert "merged work stays: a" in answer.stderr
@@ -92,7 +92,7 @@ def test_it_shows_what_goes_and_without_a_yes_nothing_does(mixed: Home) -> None:
     assert mixed.issues("open") == []
 
 
-def test_a_held_plan_and_a_sprint_without_one_can_be_thrown_away(home: Home) -> None:
+def test_a_sprint_with_an_unapproved_plan_or_without_a_plan_can_be_discarded(home: Home) -> None:
     home.script(does("po", output=json.dumps([task("a"), task("b", "a")])))
     assert home.caloron("kickoff", "go").code == 0
     answer = home.caloron("discard", "--yes")
@@ -106,7 +106,7 @@ def test_a_held_plan_and_a_sprint_without_one_can_be_thrown_away(home: Home) -> 
     assert home.caloron("inbox").data["needs"] == []
 
 
-def test_a_sprint_whose_work_is_merged_has_nothing_to_throw_away(home: Home) -> None:
+def test_a_sprint_whose_work_is_merged_cannot_be_discarded(home: Home) -> None:
     home.script(writes("a"))
     assert home.sprint(task("a")).code == 0
     answer = home.caloron("discard", "--yes")
@@ -115,7 +115,7 @@ def test_a_sprint_whose_work_is_merged_has_nothing_to_throw_away(home: Home) -> 
     assert home.files() == {"a.txt": b"a\n"}
 
 
-def test_resume_goes_on_with_an_earlier_sprint_once_the_last_one_is_thrown_away(
+def test_resume_continues_an_earlier_sprint_after_the_last_was_discarded(
     home: Home,
 ) -> None:
     home.script(does("po", output=json.dumps([task("a")])), writes("a"))
@@ -127,7 +127,7 @@ def test_resume_goes_on_with_an_earlier_sprint_once_the_last_one_is_thrown_away(
     assert answer.data["sprint_id"] == "demo-1"
 
 
-def test_agents_that_outlived_their_engine_are_ended_and_their_work_is_saved(home: Home) -> None:
+def test_discard_ends_agents_of_a_dead_engine_and_saves_their_work(home: Home) -> None:
     writing = home.gate("writing")
     home.script(writes("a", run=writing.line))
     running = home.start_sprint(task("a"))
@@ -138,11 +138,11 @@ def test_agents_that_outlived_their_engine_are_ended_and_their_work_is_saved(hom
     assert answer.code == 0, answer
     assert home.processes("shim") == []
     (saved,) = [k for k in answer.data["kept"] if "refs/salvage/" in k]
-    place, ref = saved.rsplit(" ", 1)
-    assert home.git("show", f"{ref}:a.txt", place=Path(place).name) == b"a\n"
+    folder, ref = saved.rsplit(" ", 1)
+    assert home.git("show", f"{ref}:a.txt", repository=Path(folder).name) == b"a\n"
 
 
-def test_it_works_where_the_agent_is_not_installed_any_more(mixed: Home) -> None:
+def test_discard_works_without_the_agent_cli(mixed: Home) -> None:
     mixed.fixture.unlink()
     assert mixed.caloron("sprint", "another", "--yes").code == 2
     assert mixed.caloron("discard", "--yes").code == 0
@@ -157,9 +157,7 @@ _POINTS = [
 ]
 
 
-def test_a_kill_anywhere_on_the_way_ends_as_if_there_had_been_none(
-    mixed: Home, tmp_path: Path
-) -> None:
+def test_a_discard_that_is_killed_anywhere_has_the_same_result(mixed: Home, tmp_path: Path) -> None:
     def copy(name: str) -> Home:
         made = Home(tmp_path / name)
         shutil.copytree(mixed.path, made.path, ignore=shutil.ignore_patterns("wake"))
@@ -186,7 +184,7 @@ def test_a_kill_anywhere_on_the_way_ends_as_if_there_had_been_none(
         assert os.path.lexists(home.project() / "forge.git")
 
 
-def test_a_task_that_found_nothing_to_do_is_not_called_merged(home: Home) -> None:
+def test_a_task_without_changes_is_not_called_merged(home: Home) -> None:
     home.script(does("implement", "a", output="nothing to do"), does("implement", "b", exit_code=1))
     answer = home.sprint(task("a"), task("b"))
     assert answer.statuses == {"a": "Done", "b": "Escalated"}

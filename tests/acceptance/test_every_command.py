@@ -1,4 +1,4 @@
-"""Every argument of every command gets what nobody should type; no traceback reaches a user."""
+"""Every argument of every command gets invalid values; no traceback reaches a user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.home import Home, does, task, writes
 from tests.support.json_schema import problems
 
 MEGABYTE = "x" * (1 << 20)
-#: What a terminal must never be sent, and what argv can hold although it is no text.
+#: Characters that must never reach a terminal, and bytes of argv that are no text.
 VALUES = (
     "", " ", "\n", "ö€\U0001d54f\u202e", "\x1b[2J\x07", "\udcff\udc80", MEGABYTE, "é" * 5000,
     "-", "--", "-x", "--zork", "-1", "0", "1", "99999999999999999999", "1e999", "nan", "auto",
@@ -28,12 +28,12 @@ VALUES = (
     "outside.txt", "demo", "demo-1",
     "a", "po", "[]", "{}", "null", "a b", "%s%n{0}", "$(touch gone)", "a\0b", "*",
 )  # fmt: skip
-#: They start agents, a planner or a sandbox, or wait for one: a few values say enough.
+#: They start agents, a planner or a sandbox, or wait for them: a few values are enough.
 SLOW = {("sprint",), ("kickoff",), ("resume",), ("doctor",), ("state", "backup")}
 FEW = ("", "\x1b[2J", "\udcff", MEGABYTE, "--zork", "-1", "..", "./no/such/file", "nan", "a\0b")
 DOCUMENTED = set(EXIT_CODES) - {130}
 #: The only ways to exit with 1: a person did not say yes, or conventions have warnings.
-ONE = {"NOT_CONFIRMED", "GENERAL_ERROR"}
+ERRORS_OF_CODE_1 = {"NOT_CONFIRMED", "GENERAL_ERROR"}
 GOOD = {
     "number": "1",
     "name": "demo",
@@ -59,8 +59,8 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def place(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of that home, with a user's file beside it that nobody may touch."""
+def folder(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of that home, with a user's file beside it that no command may touch."""
     ours = tmp_path / "deep" / "er"
     ours.mkdir(parents=True)
     shutil.copytree(filled, ours / "home", ignore=shutil.ignore_patterns("wake"))
@@ -71,13 +71,13 @@ def place(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     monkeypatch.delenv("CALORON_STUB_FIXTURE", raising=False)
     monkeypatch.chdir(ours)
-    with Path(os.devnull).open(encoding="utf-8") as nobody:
-        monkeypatch.setattr("sys.stdin", nobody)
+    with Path(os.devnull).open(encoding="utf-8") as empty_input:
+        monkeypatch.setattr("sys.stdin", empty_input)
         yield ours
 
 
 @pytest.fixture
-def check(place: Path, capfd: pytest.CaptureFixture[str]) -> Any:
+def check(folder: Path, capfd: pytest.CaptureFixture[str]) -> Any:
     """Runs one command line in one form, and asserts everything that holds for every answer."""
 
     def run(leaf: Leaf, form: str, *rest: str) -> int:
@@ -89,7 +89,7 @@ def check(place: Path, capfd: pytest.CaptureFixture[str]) -> Any:
         about = f"{shown}: exit {code}\n{out[:500]}\n{err[:500]}"
         assert code in DOCUMENTED, about
         assert "Traceback" not in out + err, about
-        assert not (place / "home" / "logs").exists(), about
+        assert not (folder / "home" / "logs").exists(), about
         assert len(out) < 1 << 22, about
         assert len(err) < 1 << 16, about
         if form == "json":
@@ -104,16 +104,16 @@ def check(place: Path, capfd: pytest.CaptureFixture[str]) -> Any:
 
 
 def _is_envelope(out: str, code: int, about: str) -> None:
-    told = json.loads(out)
-    assert told["ok"] is (code in (0, 9)), about
-    assert problems(told, SCHEMA, SCHEMA) == [], about
-    if not told["ok"]:
-        assert code != 1 or told["error"]["code"] in ONE, about
-        assert "defect" not in told["error"]["message"], about
+    envelope = json.loads(out)
+    assert envelope["ok"] is (code in (0, 9)), about
+    assert problems(envelope, SCHEMA, SCHEMA) == [], about
+    if not envelope["ok"]:
+        assert code != 1 or envelope["error"]["code"] in ERRORS_OF_CODE_1, about
+        assert "defect" not in envelope["error"]["message"], about
 
 
 def _lines(leaf: Leaf) -> Iterator[list[str]]:
-    """One bad value at a time, in each place; what else is required is good."""
+    """Yield lines with one bad value each, at each position; all other required values are good."""
     values = FEW if leaf.words in SLOW else VALUES
     arguments = [p for p in leaf.command.params if isinstance(p, click.Argument)]
     good = [GOOD.get(str(p.name), "a") for p in arguments if p.required]
@@ -138,13 +138,13 @@ def _lines(leaf: Leaf) -> Iterator[list[str]]:
 
 
 def _harmless(leaf: Leaf, line: list[str]) -> bool:
-    """A goal that is good begins a sprint; what that does is told elsewhere."""
+    """A good goal begins a sprint, which other tests cover."""
     return not (leaf.words in {("doctor",)} and line == [])
 
 
 @pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: " ".join(leaf.words))
 def test_no_command_line_brings_a_traceback_or_an_undocumented_exit(
-    leaf: Leaf, check: Any, place: Path
+    leaf: Leaf, check: Any, folder: Path
 ) -> None:
     for number, line in enumerate(_lines(leaf)):
         if not _harmless(leaf, line):
@@ -152,51 +152,51 @@ def test_no_command_line_brings_a_traceback_or_an_undocumented_exit(
         check(leaf, "json", *line)
         if number % 3 == 0:
             check(leaf, "text", *line)
-    assert (place / "outside.txt").read_text() == "mine"
-    assert (place.parents[1] / "outside.txt").read_text() == "mine"
-    assert not (place / "gone").exists()
+    assert (folder / "outside.txt").read_text() == "mine"
+    assert (folder.parents[1] / "outside.txt").read_text() == "mine"
+    assert not (folder / "gone").exists()
 
 
-def test_every_setting_takes_or_refuses_every_value(check: Any, place: Path) -> None:
+def test_every_setting_takes_or_refuses_every_value(check: Any, folder: Path) -> None:
     by_words = {leaf.words: leaf for leaf in LEAVES}
-    set_one, get_one = by_words["config", "set"], by_words["config", "get"]
-    file = place / "home" / "projects" / "demo" / "config.yml"
+    set_command, get_command = by_words["config", "set"], by_words["config", "get"]
+    file = folder / "home" / "projects" / "demo" / "config.yml"
     good = file.read_bytes()
     first_of_kind = {field.type: name for name, field in reversed(FIELDS.items())}
     for key in (*FIELDS, "no_such_key"):
-        # One setting of each type meets every value; that the others have a type, a few tell.
+        # One setting of each type gets every value; the others of that type get only a few.
         for value in VALUES if key in {*first_of_kind.values(), "no_such_key"} else FEW[:4]:
-            if check(set_one, "json", "--", key, value) == 0:
-                assert check(get_one, "text", key) == 0
+            if check(set_command, "json", "--", key, value) == 0:
+                assert check(get_command, "text", key) == 0
                 file.write_bytes(good)
             assert file.read_bytes() == good
 
 
 @pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: " ".join(leaf.words))
-def test_a_dry_run_changes_nothing(leaf: Leaf, check: Any, place: Path) -> None:
+def test_a_dry_run_changes_nothing(leaf: Leaf, check: Any, folder: Path) -> None:
     if not any("--dry-run" in p.opts for p in leaf.command.params):
         return
-    before = _tree(place)
+    before = _tree(folder)
     arguments = [p for p in leaf.command.params if isinstance(p, click.Argument) and p.required]
     for name in ("demo", "neu"):
         good = [(GOOD | {"name": name}).get(str(p.name), "a") for p in arguments]
         for form in ("json", "text", "table"):
             code = check(leaf, form, "--dry-run", *good)
             assert code in (9, 2, 3, 5, 8), leaf.words
-    assert _tree(place) == before
+    assert _tree(folder) == before
 
 
-def _tree(place: Path) -> dict[str, bytes]:
+def _tree(folder: Path) -> dict[str, bytes]:
     """Every file with its content; what a reader of SQLite leaves beside it is no change."""
     beside = ("-shm", "-wal")
     return {
-        str(file.relative_to(place)): file.read_bytes()
-        for file in sorted(place.rglob("*"))
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in sorted(folder.rglob("*"))
         if file.is_file() and not file.name.endswith(beside)
     }
 
 
-def test_every_command_that_changes_something_can_be_tried_first() -> None:
+def test_every_command_that_changes_something_has_a_dry_run() -> None:
     changing = {
         "init", "config set", "projects switch", "projects delete", "org init", "sprint", "kickoff",
         "resume", "stop", "issue comment", "issue close", "issue reopen", "pr review", "pr merge",
@@ -217,8 +217,8 @@ def test_every_command_answers_in_all_three_forms() -> None:
         assert list(form.type.choices) == ["text", "json", "table"], leaf.words
 
 
-def test_a_broken_home_is_told_and_not_a_defect(place: Path, check: Any) -> None:
-    project = place / "home" / "projects" / "demo"
+def test_a_broken_home_is_reported_without_an_internal_error(folder: Path, check: Any) -> None:
+    project = folder / "home" / "projects" / "demo"
     damages = {
         "config.yml": b"\xff\xfe: [",
         "ledger.sqlite": b"this is no database, but long enough to look like one" * 20,

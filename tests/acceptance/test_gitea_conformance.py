@@ -15,11 +15,11 @@ from tests.support.gitea import Server
 
 #: Reviews differ with the number of our accounts.
 BOTH = (
-    "test_it_says_who_we_are_and_where_it_is",
-    "test_a_review_is_bound_to_the_head_it_looked_at",
-    "test_a_verdict_of_ours_is_a_review_and_never_a_comment",
+    "test_a_forge_reports_its_account_kind_and_address",
+    "test_a_review_is_bound_to_the_reviewed_head",
+    "test_our_verdict_is_a_review_and_never_a_comment",
     "test_our_own_objects_are_found_again_by_their_marker_in_any_state",
-    "test_a_marker_counts_only_whole_in_its_place_and_from_our_own_account",
+    "test_a_marker_counts_only_if_complete_on_its_object_and_from_our_account",
 )
 
 

@@ -1,8 +1,8 @@
 """The diamond on a real Gitea, driven by the engine.
 
 Two tasks and one that needs both. Nothing is set by hand: agents
-wait at gates, so that each step of the table is reached and can be looked at, and then what stands
-on the forge is compared with what the git protocol says, field by field.
+wait at gates, so that each step of the table is reached; then the objects on the forge are compared
+with the expectations of the git protocol, field by field.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FINISHED = {
     "comments": [FEEDBACK, "completed: Completed via PR #{pull}"],
     "pull": {"state": "merged", "verdicts": ["APPROVED\n\nat gate judge-{task}"]},
 }
-#: Step, the statuses of the three tasks, and what stands on the forge for each of them.
+#: Step, the statuses of the three tasks, and the expected objects on the forge for each task.
 TABLE: list[tuple[str, str, tuple[dict[str, Any], ...]]] = [
     ("both are started", "GGP", (STARTED, STARTED, WAITING)),
     ("pull request of task-1", "VGP", (IN_REVIEW, STARTED, WAITING)),
@@ -50,7 +50,7 @@ TABLE: list[tuple[str, str, tuple[dict[str, Any], ...]]] = [
     ("pull request of task-3", "DDV", (FINISHED, FINISHED, IN_REVIEW)),
     ("task-3 is merged", "DDD", (FINISHED, FINISHED, FINISHED)),
 ]
-#: Every state that the three go through, one move at a time.
+#: Every state of the three tasks, move by move.
 MOVES = ["PPP", "RPP", "RRP", "GRP", "GGP", "VGP", "VVP", "DVP", "DDP", "DDR", "DDG", "DDV", "DDD"]
 
 
@@ -69,30 +69,30 @@ def plan() -> list[dict[str, Any]]:
 
 
 def on_the_forge(home: GiteaHome) -> dict[str, dict[str, Any]]:
-    """What stands there for each task, with numbers told apart from what they stand for."""
+    """Return the objects on the forge for each task, with names instead of numbers."""
     repository = home.repository
     pulls = {marker_key(pull["body"]).split("/")[2]: pull for pull in repository.pulls()}
-    found: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for issue in repository.issues():
         kind, _, name = marker_key(issue["body"]).split("/")
         assert (kind, issue["title"]) == ("issue", TITLES[name])
-        assert name not in found, f"{name} has two issues"
-        said = [c["body"] for c in repository.comments(issue["number"])]
-        told = [(marker_key(body).split("/")[3], _words(body)) for body in said]
-        found[name] = {
+        assert name not in rows, f"{name} has two issues"
+        comments = [c["body"] for c in repository.comments(issue["number"])]
+        texts = [(marker_key(body).split("/")[3], _words(body)) for body in comments]
+        rows[name] = {
             "state": issue["state"],
             "labels": sorted(label["name"] for label in issue["labels"]),
-            # One comment is kept up to date all the time; it is looked at by itself.
-            "comments": [f"{purpose}: {text}" for purpose, text in told if purpose != "progress"],
+            # The progress comment changes all the time; another assertion covers it.
+            "comments": [f"{purpose}: {text}" for purpose, text in texts if purpose != "progress"],
             "pull": _pull(home, pulls[name], issue["number"]) if name in pulls else None,
         }
-    return dict(sorted(found.items()))
+    return dict(sorted(rows.items()))
 
 
 def _words(comment: str) -> str:
     """A comment without its marker; of feedback only the fields that are the same in each run."""
-    found = re.search(r'task_id: "(.+)"(?s:.+)self_assessment: "(.+)"', comment)
-    return f"{found[1]}, {found[2]}" if found else without_markers(comment)
+    feedback = re.search(r'task_id: "(.+)"(?s:.+)self_assessment: "(.+)"', comment)
+    return f"{feedback[1]}, {feedback[2]}" if feedback else without_markers(comment)
 
 
 def _pull(home: GiteaHome, pull: dict[str, Any], issue: int) -> dict[str, Any]:
@@ -135,12 +135,12 @@ def statuses(home: GiteaHome) -> str:
 
 def moves(home: GiteaHome) -> list[str]:
     now = dict.fromkeys(TITLES, "P")
-    seen = ["PPP"]
+    steps = ["PPP"]
     for move in home.events("task_moved"):
         assert now[move["task"]] == LETTER[move["old"]], move
         now[move["task"]] = LETTER[move["new"]]
-        seen.append("".join(now.values()))
-    return seen
+        steps.append("".join(now.values()))
+    return steps
 
 
 def check(home: GiteaHome, number: int) -> None:
@@ -153,7 +153,7 @@ def check(home: GiteaHome, number: int) -> None:
         raise
 
 
-def test_the_diamond_goes_through_the_table_on_a_real_gitea(home: GiteaHome) -> None:
+def test_the_diamond_follows_the_table_on_a_real_gitea(home: GiteaHome) -> None:
     names = list(TITLES)
     work = {name: home.gate(f"work-{name}") for name in names}
     judge = {name: home.gate(f"judge-{name}") for name in names}
@@ -179,7 +179,7 @@ def test_the_diamond_goes_through_the_table_on_a_real_gitea(home: GiteaHome) -> 
     assert answer.code == 0, answer
     assert (answer.data["phase"], answer.data["total_tasks"]) == ("ended", 3)
     assert answer.data["completed_tasks"] == 3
-    # Which of the two first issues is seen first is the forge's own affair.
+    # The forge decides which of the two first issues it reports first.
     assert [("GRP" if step == "RGP" else step) for step in moves(home)] == MOVES
     _check_the_end(home)
 
@@ -189,8 +189,10 @@ def _check_the_end(home: GiteaHome) -> None:
     assert repository.files() == {"README.md", "task-1.txt", "task-2.txt", "task-3.txt"}
     assert len(repository.issues()) == len(repository.pulls()) == 3
     for pull in repository.pulls():
-        told = {s["context"]: s["status"] for s in repository.statuses(pull["head"]["sha"])}
-        assert told == {"caloron/review": "success"}
+        statuses_of_head = {
+            s["context"]: s["status"] for s in repository.statuses(pull["head"]["sha"])
+        }
+        assert statuses_of_head == {"caloron/review": "success"}
         assert pull["merged_by"] is None or pull["merged_by"]["login"] == "ada"
     for issue in repository.issues():
         bodies = [c["body"] for c in repository.comments(issue["number"])]
@@ -201,7 +203,7 @@ def _check_the_end(home: GiteaHome) -> None:
     assert len(names) == len(set(names))
 
 
-def test_a_rejected_change_and_one_that_a_person_closes_go_the_way_of_the_table(
+def test_a_rejected_and_a_closed_change_follow_the_table(
     home: GiteaHome,
 ) -> None:
     """`changes_requested` for the first task, `pr_closed` for the second."""
@@ -239,5 +241,5 @@ def test_a_rejected_change_and_one_that_a_person_closes_go_the_way_of_the_table(
 
 
 def _second_pull(home: GiteaHome, name: str) -> bool:
-    found = [p for p in home.repository.pulls() if p["title"].startswith(f"[{name}]")]
-    return len(found) == 2
+    pulls = [p for p in home.repository.pulls() if p["title"].startswith(f"[{name}]")]
+    return len(pulls) == 2

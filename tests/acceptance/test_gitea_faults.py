@@ -1,6 +1,6 @@
-"""What our adapter makes of a Gitea that cannot be relied on: nothing twice, and nothing lost.
+"""The adapter of Gitea repeats nothing and loses nothing when the server is unreliable.
 
-A proxy stands between the adapter and a real server and breaks what a test tells it to.
+A proxy between the adapter and a real server breaks the requests that a test chooses.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _broken(gitea: Server, folder: Path, *, reviewer: bool) -> Iterator[Broken]:
     with gitea_world(gitea, folder, reviewer=reviewer) as world:
         assert world.proxy
         assert world.repository
-        # Who we are and the labels are asked for once, and not what is broken here.
+        # The account and the labels are read once, before anything is broken.
         world.forge.create_issue("the first", "", ("caloron:task",))
         yield Broken(world, world.forge, world.proxy, world.repository)
 
@@ -62,7 +62,7 @@ LOST: tuple[Way, ...] = ("cut after", "half answer")
 
 @dataclass
 class Made:
-    """An object that we create: by which request, how, how it is found, and all of its kind."""
+    """An object that the adapter creates: its request, and functions to make, find and list it."""
 
     path: str
     make: Callable[[Broken], object]
@@ -75,7 +75,7 @@ MADE = {
     "issue": Made(
         "/issues$",
         lambda b: b.forge.create_issue("one", marker(KEY), ("caloron:task",)),
-        lambda f: (found := f.find_issue(KEY)) and found.labels == ("caloron:task",),
+        lambda f: (issue := f.find_issue(KEY)) and issue.labels == ("caloron:task",),
         lambda r: [issue for issue in r.issues() if issue["title"] == "one"],
     ),
     "comment": Made(
@@ -87,7 +87,7 @@ MADE = {
     "pull": Made(
         "/pulls$",
         lambda b: b.world.clone.open_pull(b.forge, "feature", body=f"Closes #1 {marker(PULL_KEY)}"),
-        lambda f: (found := f.find_pull("feature", PULL_KEY)) and found.closes == (1,),
+        lambda f: (pull := f.find_pull("feature", PULL_KEY)) and pull.closes == (1,),
         lambda r: r.pulls(),
     ),
 }
@@ -95,7 +95,7 @@ MADE = {
 
 @pytest.mark.parametrize("way", LOST)
 @pytest.mark.parametrize("name", MADE)
-def test_an_object_whose_answer_was_lost_is_found_exactly_once(
+def test_an_object_whose_response_was_lost_exists_exactly_once(
     broken: Broken, name: str, way: Way
 ) -> None:
     made = MADE[name]
@@ -115,34 +115,34 @@ def test_a_request_that_never_arrived_leaves_nothing(broken: Broken) -> None:
     assert broken.forge.create_issue("one", marker(KEY), ()).number == 2
 
 
-def test_a_verdict_comment_whose_answer_was_lost_is_found_exactly_once(broken: Broken) -> None:
+def test_a_verdict_comment_whose_response_was_lost_exists_exactly_once(broken: Broken) -> None:
     pull = broken.world.clone.open_pull(broken.forge, "feature")
     body, key = review_body("approved", pull.number, pull.head)
     broken.proxy.fault("POST", "/comments$", "cut after")
     with pytest.raises(ForgeUnavailable):
         broken.forge.review(pull.number, pull.head, "approved", body)
-    found = broken.forge.find_review(pull.number, key)
-    assert found
-    assert (found.verdict, found.head) == ("approved", pull.head)
+    review = broken.forge.find_review(pull.number, key)
+    assert review
+    assert (review.verdict, review.head) == ("approved", pull.head)
     assert len(broken.server.comments(pull.number)) == 1
-    told = {s["context"]: s["status"] for s in broken.server.statuses(pull.head)}
-    assert told == {"caloron/review": "success"}
+    statuses = {s["context"]: s["status"] for s in broken.server.statuses(pull.head)}
+    assert statuses == {"caloron/review": "success"}
 
 
-def test_a_review_whose_answer_was_lost_is_found_exactly_once(two_accounts: Broken) -> None:
+def test_a_review_whose_response_was_lost_exists_exactly_once(two_accounts: Broken) -> None:
     pull = two_accounts.world.clone.open_pull(two_accounts.forge, "feature")
     body, key = review_body("approved", pull.number, pull.head)
     two_accounts.proxy.fault("POST", "/reviews$", "cut after")
     with pytest.raises(ForgeUnavailable):
         two_accounts.forge.review(pull.number, pull.head, "approved", body)
-    found = two_accounts.forge.find_review(pull.number, key)
-    assert found
-    assert (found.verdict, found.head, found.author) == ("approved", pull.head, "judge")
+    review = two_accounts.forge.find_review(pull.number, key)
+    assert review
+    assert (review.verdict, review.head, review.author) == ("approved", pull.head, "judge")
     path = f"{two_accounts.server.path}/pulls/{pull.number}/reviews"
     assert len(two_accounts.server.who.get(path)) == 1
 
 
-def test_a_merge_whose_answer_was_lost_is_merged_once(broken: Broken) -> None:
+def test_a_merge_whose_response_was_lost_happens_once(broken: Broken) -> None:
     pull = broken.world.clone.open_pull(broken.forge, "feature")
     base = main_of(broken.forge)
     broken.proxy.fault("POST", "/merge$", "cut after")
@@ -155,10 +155,10 @@ def test_a_merge_whose_answer_was_lost_is_merged_once(broken: Broken) -> None:
     assert count == "1"
 
 
-def test_a_push_whose_answer_was_lost_is_done(broken: Broken) -> None:
+def test_a_push_whose_response_was_lost_is_done(broken: Broken) -> None:
     commit = broken.world.clone.commit("feature", {"a.txt": "1"})
     broken.proxy.fault("POST", "git-receive-pack$", "cut after")
-    # It looks by itself: a branch shows whether it was moved.
+    # The adapter checks this itself: the branch shows whether it was moved.
     assert broken.forge.push(broken.world.clone.path, "feature", commit, "").commit == commit
     broken.proxy.fault("POST", "git-receive-pack$", "cut before", times=None)
     with pytest.raises(ForgeUnavailable):
@@ -177,7 +177,7 @@ CHANGES: dict[str, tuple[str, str, Callable[[Forge], Any], Callable[[Any], Any]]
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_whose_answer_was_lost_may_be_made_again(broken: Broken, name: str) -> None:
+def test_a_change_whose_response_was_lost_may_be_repeated(broken: Broken, name: str) -> None:
     method, path, change, holds = CHANGES[name]
     broken.proxy.fault(method, path, "cut after")
     with broken.proxy.counting() as heard, pytest.raises(ForgeUnavailable):
@@ -189,9 +189,7 @@ def test_a_change_whose_answer_was_lost_may_be_made_again(broken: Broken, name: 
     assert len(names) == len(set(names))
 
 
-def test_labels_are_made_once_even_if_the_answer_to_one_is_lost(
-    gitea: Server, tmp_path: Path
-) -> None:
+def test_labels_are_created_once_even_if_a_response_is_lost(gitea: Server, tmp_path: Path) -> None:
     """Gitea makes a second label of the same name without a word."""
     with gitea_world(gitea, tmp_path) as world:
         assert world.proxy
@@ -208,7 +206,7 @@ def test_labels_are_made_once_even_if_the_answer_to_one_is_lost(
         assert {"caloron:task", "caloron:done", "caloron:escalated"} <= set(names)
 
 
-def test_a_server_that_never_answers_is_given_up(
+def test_a_request_to_a_server_that_never_answers_times_out(
     broken: Broken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fresh = broken.world.reopened()
@@ -233,15 +231,13 @@ def test_a_poll_that_fails_loses_nothing(broken: Broken) -> None:
         broken.proxy.fault("GET", path, "answer", status=500, times=3)
         with pytest.raises(ForgeUnavailable):
             watch.look()
-    seen = watch.look()
-    # Main too: after a look that failed everything is told anew.
-    assert {name.split(":")[0] for name in seen} == {"issue", "comment", "branch"}
+    snapshots = watch.look()
+    # Main too: after a failed poll everything is reported again.
+    assert {name.split(":")[0] for name in snapshots} == {"issue", "comment", "branch"}
     assert watch.look() == {}
 
 
-def test_a_server_that_was_killed_is_found_again_when_it_is_back(
-    own_gitea: Server, tmp_path: Path
-) -> None:
+def test_polling_continues_when_a_killed_server_is_back(own_gitea: Server, tmp_path: Path) -> None:
     with gitea_world(own_gitea, tmp_path) as world:
         watch = Watch(world.forge)
         issue = world.forge.create_issue("one", marker(KEY), ())
@@ -254,10 +250,10 @@ def test_a_server_that_was_killed_is_found_again_when_it_is_back(
         deadline = time.monotonic() + 60
         while True:
             try:
-                seen = watch.look()
+                snapshots = watch.look()
                 break
             except ForgeUnavailable:
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
-        assert seen.keys() == {f"issue:{issue.number}", "branch:main"}
-        assert plain(seen[f"issue:{issue.number}"]) == plain(issue)
+        assert snapshots.keys() == {f"issue:{issue.number}", "branch:main"}
+        assert plain(snapshots[f"issue:{issue.number}"]) == plain(issue)

@@ -29,7 +29,7 @@ def bob(gitea: Server) -> Person:
 
 
 @pytest.fixture
-def place(bare_home: Home, ada: Person, bob: Person) -> Home:
+def home(bare_home: Home, ada: Person, bob: Person) -> Home:
     """A home whose user is Ada, with Bob's token at hand."""
     bare_home.environment |= {"ADA": ada.token, "BOB": bob.token}
     return bare_home
@@ -54,88 +54,88 @@ def nothing_was_made(home: Home) -> bool:
     )
 
 
-def test_a_project_is_made_for_a_repository_and_says_what_was_found(
-    place: Home, repository: Repository
+def test_init_creates_a_project_and_describes_the_repository(
+    home: Home, repository: Repository
 ) -> None:
     repository.write_file("shop.py", "items = []\n")
     repository.write_file(".gitea/workflows/test.yml", "on: [push]\n")
     repository.write_file("CONTRIBUTING.md", "Write tests.\n")
-    made = place.caloron(*arguments(repository))
+    made = home.caloron(*arguments(repository))
     assert made.code == 0, made
     data = made.data
     assert data["account"] == data["reviewer"] == "ada"
     assert data["reviews"] == "comment"
     assert data["url"] == f"{repository.who.url}/{repository.full_name}"
-    found = data["repository"]
-    assert found["default_branch"] == "main"
-    assert found["languages"] == {"Python": 1}
-    assert found["ci"] == [".gitea/workflows/test.yml"]
-    assert found["rules"] == [{"kind": "contributing", "path": "CONTRIBUTING.md"}]
-    assert found["recent_commits"][0]["message"] == "write CONTRIBUTING.md"
+    description = data["repository"]
+    assert description["default_branch"] == "main"
+    assert description["languages"] == {"Python": 1}
+    assert description["ci"] == [".gitea/workflows/test.yml"]
+    assert description["rules"] == [{"kind": "contributing", "path": "CONTRIBUTING.md"}]
+    assert description["recent_commits"][0]["message"] == "write CONTRIBUTING.md"
     assert repository.labels() == []
-    status = place.caloron("status").data["forge"]
+    status = home.caloron("status").data["forge"]
     assert (status["kind"], status["reviews"]) == ("gitea", "comment")
 
 
 def test_with_a_second_account_reviews_are_reviews_and_both_are_named(
-    place: Home, repository: Repository, bob: Person
+    home: Home, repository: Repository, bob: Person
 ) -> None:
     repository.collaborator(bob)
-    made = place.caloron(*arguments(repository, "--reviewer-token-env", "BOB"), json=False)
+    made = home.caloron(*arguments(repository, "--reviewer-token-env", "BOB"), json=False)
     assert made.code == 0, made
     assert "Account    ada" in made.stdout
     assert "reviews by the second account bob" in made.stdout
-    assert place.caloron("status").data["forge"]["reviews"] == "review"
+    assert home.caloron("status").data["forge"]["reviews"] == "review"
 
 
 def test_the_api_root_and_another_default_branch_are_understood(
-    place: Home, gitea: Server, ada: Person
+    home: Home, gitea: Server, ada: Person
 ) -> None:
     repository = gitea.repository(ada, default_branch="trunk")
-    made = place.caloron(*arguments(repository, host=f"{gitea.url}/api/v1/"))
+    made = home.caloron(*arguments(repository, host=f"{gitea.url}/api/v1/"))
     assert made.code == 0, made
     assert made.data["repository"]["default_branch"] == "trunk"
 
 
-def test_a_repository_without_a_commit_gets_its_first_one(
-    place: Home, gitea: Server, ada: Person
+def test_a_repository_without_a_commit_gets_its_first_commit(
+    home: Home, gitea: Server, ada: Person
 ) -> None:
     repository = gitea.repository(ada, empty=True)
-    would = place.caloron(*arguments(repository, "--dry-run"))
+    would = home.caloron(*arguments(repository, "--dry-run"))
     assert would.code == 9
     assert "first commit" in would.json["planned_actions"][0]["action"]
-    assert nothing_was_made(place)
+    assert nothing_was_made(home)
     assert repository.who.get(repository.path)["empty"]
-    made = place.caloron(*arguments(repository))
+    made = home.caloron(*arguments(repository))
     assert made.code == 0, made
     assert made.data["first_commit"] is True
     assert repository.files() == {"README.md"}
 
 
-def test_a_dry_run_makes_nothing_here_or_there(place: Home, repository: Repository) -> None:
+def test_a_dry_run_makes_nothing_here_or_there(home: Home, repository: Repository) -> None:
     before = repository.branches()
-    would = place.caloron(*arguments(repository, "--dry-run"))
+    would = home.caloron(*arguments(repository, "--dry-run"))
     assert would.code == 9
-    assert nothing_was_made(place)
+    assert nothing_was_made(home)
     assert (repository.branches(), repository.labels(), repository.issues()) == (before, [], [])
 
 
 def test_a_token_from_a_file_or_from_gits_credential_helper_will_do(
-    place: Home, repository: Repository, ada: Person
+    home: Home, repository: Repository, ada: Person
 ) -> None:
-    file = place.root / "token"
+    file = home.root / "token"
     file.write_text(f"{ada.token}\n")
     file.chmod(0o600)
     common = (*arguments(repository)[:8], "--framework", "stub")
-    by_file = place.caloron(*common, "--token-file", str(file), "--dry-run")
+    by_file = home.caloron(*common, "--token-file", str(file), "--dry-run")
     assert by_file.code == 9, by_file
-    without = place.caloron(*common)
+    without = home.caloron(*common)
     assert without.code == 8
     assert "credential" in without.error["message"]
     helper = f"!f() {{ echo username=ada; echo password={ada.token}; }}; f"
-    place.run_outside("git", "config", "--global", "credential.helper", helper, cwd=place.root)
-    assert place.caloron(*common).code == 0
-    assert ada.token not in (place.project() / "config.yml").read_text()
+    home.run_outside("git", "config", "--global", "credential.helper", helper, cwd=home.root)
+    assert home.caloron(*common).code == 0
+    assert ada.token not in (home.project() / "config.yml").read_text()
 
 
 @pytest.mark.parametrize(
@@ -162,19 +162,19 @@ def test_a_token_from_a_file_or_from_gits_credential_helper_will_do(
         ({"--host": "https://{host}"}, 7, "should its address begin with http:"),
     ],
 )
-def test_bad_input_is_refused_in_words_with_nothing_made(
-    place: Home, repository: Repository, change: dict[str, str], code: int, words: str
+def test_bad_input_is_refused_and_nothing_is_created(
+    home: Home, repository: Repository, change: dict[str, str], code: int, words: str
 ) -> None:
-    given = dict(zip(arguments(repository)[2::2], arguments(repository)[3::2], strict=True))
+    usual_options = dict(zip(arguments(repository)[2::2], arguments(repository)[3::2], strict=True))
     host = urlsplit(repository.who.url).netloc
     changed = {name: value.replace("{host}", host) for name, value in change.items()}
-    words_given = [word for pair in (given | changed).items() for word in pair]
-    answer = place.caloron("init", "demo", *words_given, WRONG="0" * 40)
-    said = answer.error["message"] + answer.error.get("hint", "")
-    assert words in said, answer
+    words_of_options = [word for pair in (usual_options | changed).items() for word in pair]
+    answer = home.caloron("init", "demo", *words_of_options, WRONG="0" * 40)
+    error_text = answer.error["message"] + answer.error.get("hint", "")
+    assert words in error_text, answer
     assert answer.code == code, answer
     assert answer.error.get("hint"), answer
-    assert nothing_was_made(place)
+    assert nothing_was_made(home)
 
 
 @pytest.mark.parametrize(
@@ -188,17 +188,17 @@ def test_bad_input_is_refused_in_words_with_nothing_made(
     ],
 )
 def test_exactly_the_scopes_that_the_docs_name_are_needed(
-    place: Home, gitea: Server, repository: Repository, scopes: tuple[str, ...], missing: str
+    home: Home, gitea: Server, repository: Repository, scopes: tuple[str, ...], missing: str
 ) -> None:
-    place.environment["ADA"] = gitea.token("ada", *scopes)
-    answer = place.caloron(*arguments(repository))
+    home.environment["ADA"] = gitea.token("ada", *scopes)
+    answer = home.caloron(*arguments(repository))
     if not missing:
         assert answer.code == 0, answer
         return
     assert answer.code == 8, answer
     assert missing in answer.error["message"]
     assert "write:repository, write:issue and read:user" in answer.error["hint"]
-    assert nothing_was_made(place)
+    assert nothing_was_made(home)
 
 
 def change(**values: Any) -> Change:
@@ -241,178 +241,178 @@ BY_BOB, REVIEWER = {"token": "BOB"}, {"more": ("--reviewer-token-env", "BOB")}
          "behind main (the rule main)", "do not block outdated pull requests"),
     ],
 )  # fmt: skip
-def test_a_repository_in_which_no_sprint_could_end_is_refused_with_what_to_grant(
-    place: Home, repository: Repository, bob: Person, prepare: Change, options: Any, words: str,
+def test_a_repository_without_the_needed_permissions_is_refused_with_their_names(
+    home: Home, repository: Repository, bob: Person, prepare: Change, options: Any, words: str,
     grant: str,
 ) -> None:  # fmt: skip
     prepare(repository, bob)
     command = arguments(repository, *options.get("more", ()), token=options.get("token", "ADA"))
-    answer = place.caloron(*command)
+    answer = home.caloron(*command)
     assert answer.code == 8, answer
     assert words in answer.error["message"]
     assert grant in answer.error["hint"]
-    assert nothing_was_made(place)
+    assert nothing_was_made(home)
 
 
 def test_required_approvals_and_a_protected_main_are_no_obstacle_with_a_second_account(
-    place: Home, repository: Repository, bob: Person
+    home: Home, repository: Repository, bob: Person
 ) -> None:
     protect("main", required_approvals=1, enable_push=False)(repository, bob)
-    made = place.caloron(*arguments(repository, "--reviewer-token-env", "BOB"))
+    made = home.caloron(*arguments(repository, "--reviewer-token-env", "BOB"))
     assert made.code == 0, made
     assert made.data["protected"] is True
 
 
-def test_rules_that_let_our_account_push_are_no_obstacle(
-    place: Home, repository: Repository, bob: Person
+def test_rules_that_let_the_account_push_are_no_obstacle(
+    home: Home, repository: Repository, bob: Person
 ) -> None:
     repository.collaborator(bob)
     repository.protect("agent/**", **PUSHED, push_whitelist_usernames=["ada"])
-    # A pattern with one asterisk ends at the slash: it is for none of ours.
+    # A pattern with a single asterisk ends at the slash: it matches no branch of Caloron.
     repository.protect("caloron/*", enable_push=False)
-    made = place.caloron(*arguments(repository))
+    made = home.caloron(*arguments(repository))
     assert made.code == 0, made
     assert made.data["notes"] == []
-    # Who is no administrator cannot look, and says so.
-    other = place.caloron("init", "other", *arguments(repository, token="BOB")[2:])
+    # An account without administration cannot read the rules, and the message says so.
+    other = home.caloron("init", "other", *arguments(repository, token="BOB")[2:])
     assert "may not look at rules for branches" in other.data["notes"][0]
 
 
 def test_inside_a_clone_of_the_repository_commands_find_its_project(
-    place: Home, repository: Repository
+    home: Home, repository: Repository
 ) -> None:
-    place.caloron(*arguments(repository))
-    place.caloron("init", "other", "--framework", "stub")
-    clone = place.root / "clone"
+    home.caloron(*arguments(repository))
+    home.caloron("init", "other", "--framework", "stub")
+    clone = home.root / "clone"
     subprocess.run(["git", "clone", "-q", repository.clone_url, clone], check=True)
-    assert place.caloron("status").data["project"] == "other"
-    assert place.caloron("status", cwd=clone).data["project"] == "demo"
+    assert home.caloron("status").data["project"] == "other"
+    assert home.caloron("status", cwd=clone).data["project"] == "demo"
 
 
-def test_a_person_takes_part_with_the_commands_as_in_the_pages(
-    place: Home, repository: Repository, bob: Person
+def test_a_person_acts_with_commands_as_in_the_web_pages(
+    home: Home, repository: Repository, bob: Person
 ) -> None:
-    place.caloron(*arguments(repository))
+    home.caloron(*arguments(repository))
     number = repository.open_issue("A basket", "Please.")["number"]
-    listed = place.issues()
+    listed = home.issues()
     assert [(i["number"], i["title"], i["url"]) for i in listed] == [
         (number, "A basket", f"{repository.who.url}/{repository.full_name}/issues/{number}")
     ]
-    place.caloron("issue", "comment", str(number), "resolved")
+    home.caloron("issue", "comment", str(number), "resolved")
     assert [c["body"] for c in repository.comments(number)] == ["resolved"]
-    assert place.caloron("issue", "close", str(number)).data["state"] == "closed"
-    assert place.caloron("issue", "reopen", str(number)).data["state"] == "open"
+    assert home.caloron("issue", "close", str(number)).data["state"] == "closed"
+    assert home.caloron("issue", "reopen", str(number)).data["state"] == "open"
     repository.write_file("a.txt", "a\n", new_branch="work")
     pull = repository.open_pull("work", "A", f"Closes #{number}")["number"]
-    assert "+a" in place.caloron("pr", "diff", str(pull)).data["diff"]
-    assert place.caloron("pr", "show", str(pull)).data["closes"] == [number]
-    merged = place.caloron("pr", "merge", str(pull))
+    assert "+a" in home.caloron("pr", "diff", str(pull)).data["diff"]
+    assert home.caloron("pr", "show", str(pull)).data["closes"] == [number]
+    merged = home.caloron("pr", "merge", str(pull))
     assert merged.data["state"] == "merged", merged
     assert repository.file("a.txt") == "a\n"
 
 
-def test_take_brings_what_was_merged_on_the_forge_into_a_clone(
-    place: Home, repository: Repository
+def test_take_brings_merged_work_of_the_forge_into_a_clone(
+    home: Home, repository: Repository
 ) -> None:
-    clone = place.root / "clone"
+    clone = home.root / "clone"
     subprocess.run(["git", "clone", "-q", repository.clone_url, clone], check=True)
-    place.caloron(*arguments(repository, "--checkout", str(clone)))
+    home.caloron(*arguments(repository, "--checkout", str(clone)))
     repository.write_file("a.txt", "a\n")
-    taken = place.caloron("take")
+    taken = home.caloron("take")
     assert taken.data["how"] == "fast-forward", taken
     assert Path(clone, "a.txt").read_text() == "a\n"
-    assert place.caloron("take").data["how"] == "nothing"
+    assert home.caloron("take").data["how"] == "nothing"
 
 
-def test_a_checkout_of_another_repository_is_refused(place: Home, repository: Repository) -> None:
-    other = place.root / "other"
+def test_a_checkout_of_another_repository_is_refused(home: Home, repository: Repository) -> None:
+    other = home.root / "other"
     for line in (("init", "-q", other), ("-C", other, "commit", "-q", "--allow-empty", "-m", "x")):
         subprocess.run(["git", "-c", "user.name=A", "-c", "user.email=a@b", *line], check=True)
-    for given, why in (
+    for checkout, why in (
         (other, "is not a clone of"),
-        (place.root / "empty", "is not a git repository"),
+        (home.root / "empty", "is not a git repository"),
     ):
-        given.mkdir(exist_ok=True)
-        answer = place.caloron(*arguments(repository, "--checkout", str(given)))
+        checkout.mkdir(exist_ok=True)
+        answer = home.caloron(*arguments(repository, "--checkout", str(checkout)))
         assert (answer.code, why in answer.error["message"]) == (2, True), answer
-        assert nothing_was_made(place)
-    # A copy that says nothing of its origin is known by its first commit.
-    clone = place.root / "clone"
+        assert nothing_was_made(home)
+    # A copy without a remote is recognised by its first commit.
+    clone = home.root / "clone"
     subprocess.run(["git", "clone", "-q", repository.clone_url, clone], check=True)
     subprocess.run(["git", "-C", clone, "remote", "remove", "origin"], check=True)
-    assert place.caloron(*arguments(repository, "--checkout", str(clone))).code == 0
+    assert home.caloron(*arguments(repository, "--checkout", str(clone))).code == 0
 
 
-def test_webhooks_that_cannot_be_heard_are_told_before_a_sprint_is_recorded(
-    place: Home, repository: Repository
+def test_an_unusable_webhook_is_reported_before_a_sprint_is_recorded(
+    home: Home, repository: Repository
 ) -> None:
-    place.caloron(*arguments(repository))
-    place.set(webhook="127.0.0.1:9443", webhook_secret_env="NOT_THERE")
-    answer = place.caloron("sprint", "anything", "--yes")
+    home.caloron(*arguments(repository))
+    home.set(webhook="127.0.0.1:9443", webhook_secret_env="NOT_THERE")
+    answer = home.caloron("sprint", "anything", "--yes")
     assert answer.code == 8
     assert "NOT_THERE" in answer.error["message"]
-    assert place.caloron("history").data["sprints"] == []
+    assert home.caloron("history").data["sprints"] == []
 
 
-def test_take_without_a_clone_says_how_to_get_one(place: Home, repository: Repository) -> None:
-    place.caloron(*arguments(repository))
-    answer = place.caloron("take")
+def test_take_without_a_clone_names_the_command_that_makes_it(
+    home: Home, repository: Repository
+) -> None:
+    home.caloron(*arguments(repository))
+    answer = home.caloron("take")
     assert answer.code == 8
     assert "git pull" in answer.error["hint"]
-    clone = place.root / "clone"
+    clone = home.root / "clone"
     subprocess.run(["git", "clone", "-q", repository.clone_url, clone], check=True)
     repository.write_file("a.txt", "a\n")
-    assert place.caloron("take", cwd=clone).data["how"] == "fast-forward"
+    assert home.caloron("take", cwd=clone).data["how"] == "fast-forward"
 
 
-def test_a_person_reviews_with_the_one_account_that_there_is(
-    place: Home, repository: Repository
-) -> None:
-    place.caloron(*arguments(repository))
+def test_a_person_reviews_with_the_only_account(home: Home, repository: Repository) -> None:
+    home.caloron(*arguments(repository))
     repository.write_file("a.txt", "a\n", new_branch="work")
     pull = str(repository.open_pull("work", "A")["number"])
-    assert place.caloron("pr", "review", pull, "--approve").code == 0
-    assert place.caloron("pr", "review", pull, "--comment", "Nice.").code == 0
-    refused = place.caloron("pr", "review", pull, "--request-changes", "More tests")
+    assert home.caloron("pr", "review", pull, "--approve").code == 0
+    assert home.caloron("pr", "review", pull, "--comment", "Nice.").code == 0
+    refused = home.caloron("pr", "review", pull, "--request-changes", "More tests")
     assert refused.data["review"]["verdict"] == "changes_requested"
     bodies = [comment["body"] for comment in repository.comments(int(pull))]
     assert bodies[:2] == ["caloron:approve", "Nice."]
     assert bodies[2].startswith("CHANGES_NEEDED: More tests")
-    (review,) = place.caloron("pr", "show", pull).data["reviews"]
+    (review,) = home.caloron("pr", "show", pull).data["reviews"]
     assert review["verdict"] == "changes_requested"
     assert review["head"] == repository.branches()["work"]
 
 
 def test_a_person_reviews_with_the_second_account(
-    place: Home, repository: Repository, bob: Person
+    home: Home, repository: Repository, bob: Person
 ) -> None:
     repository.collaborator(bob)
-    place.caloron(*arguments(repository, "--reviewer-token-env", "BOB"))
+    home.caloron(*arguments(repository, "--reviewer-token-env", "BOB"))
     repository.write_file("a.txt", "a\n", new_branch="work")
     pull = str(repository.open_pull("work", "A")["number"])
-    assert place.caloron("pr", "review", pull, "--approve").data["review"]["author"] == "bob"
+    assert home.caloron("pr", "review", pull, "--approve").data["review"]["author"] == "bob"
     reviews = repository.who.get(f"{repository.path}/pulls/{pull}/reviews")
     assert [review["state"] for review in reviews] == ["APPROVED"]
 
 
-def test_the_doctor_asks_the_forge(place: Home, repository: Repository) -> None:
-    place.caloron(*arguments(repository))
-    place.set(webhook="127.0.0.1:9443")
-    checks = {c["check"]: c for c in place.caloron("doctor").data["checks"]}
+def test_the_doctor_asks_the_forge(home: Home, repository: Repository) -> None:
+    home.caloron(*arguments(repository))
+    home.set(webhook="127.0.0.1:9443")
+    checks = {c["check"]: c for c in home.caloron("doctor").data["checks"]}
     assert "as ada" in checks["forge"]["detail"]
     assert "may push and merge" in checks["forge rights"]["detail"]
     assert "caloron/review" in checks["reviews"]["detail"]
     assert checks["forge clock"]["ok"]
     assert "http://127.0.0.1:9443/" in checks["webhook"]["detail"]
-    place.environment["ADA"] = "0" * 40
-    failed = place.caloron("doctor")
+    home.environment["ADA"] = "0" * 40
+    failed = home.caloron("doctor")
     assert failed.code == 8
     assert "forge" in failed.error["message"]
 
 
-def test_no_look_that_needs_no_forge_asks_it(place: Home, repository: Repository) -> None:
-    place.caloron(*arguments(repository))
-    del place.environment["ADA"]
-    place.set(host="http://127.0.0.1:1")
+def test_commands_that_need_no_forge_do_not_contact_it(home: Home, repository: Repository) -> None:
+    home.caloron(*arguments(repository))
+    del home.environment["ADA"]
+    home.set(host="http://127.0.0.1:1")
     for command in ("status", "history", "inbox", "metrics", "config list", "projects list"):
-        assert place.caloron(*command.split()).code == 0
+        assert home.caloron(*command.split()).code == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.support.gitea import Person, Repository, Server
 from tests.support.home import Home
+from tests.support.sockets import free_port
 from tests.support.wait import process_lives, wait_for
 
 SECRET = "what-only-the-forge-and-we-know"
@@ -19,7 +19,7 @@ WRITES = {"when": {"role": "implement"}, "files": {"a.txt": "a\n"}, "output": "d
 
 @pytest.fixture
 def server(own_gitea: Server) -> Iterator[Server]:
-    """One of its own: it is killed and started again."""
+    """A server of this test's own: the test kills it and starts it again."""
     yield own_gitea
     if not own_gitea.pid:
         own_gitea.start()
@@ -36,17 +36,11 @@ def repository(server: Server, ada: Person) -> Repository:
 
 
 @pytest.fixture
-def place(bare_home: Home, repository: Repository, ada: Person) -> Home:
+def home(bare_home: Home, repository: Repository, ada: Person) -> Home:
     """A home with project `demo` on that repository."""
     bare_home.environment |= {"ADA": ada.token, "HOOK": SECRET}
-    where = ("--host", ada.url, "--repo", repository.full_name, "--token-env", "ADA")
-    return bare_home.init("demo", "--forge", "gitea", *where)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    forge_options = ("--host", ada.url, "--repo", repository.full_name, "--token-env", "ADA")
+    return bare_home.init("demo", "--forge", "gitea", *forge_options)
 
 
 def progress_of(repository: Repository, number: int = 1) -> list[str]:
@@ -54,120 +48,120 @@ def progress_of(repository: Repository, number: int = 1) -> list[str]:
     return [body for body in bodies if "/progress -->" in body]
 
 
-def test_a_person_is_heard_by_webhook_long_before_the_next_look(
-    place: Home, repository: Repository
+def test_a_webhook_delivers_an_act_long_before_the_next_poll(
+    home: Home, repository: Repository
 ) -> None:
-    port, gate = free_port(), place.gate("work")
-    place.set(webhook=f"127.0.0.1:{port}", webhook_secret_env="HOOK", poll_s=3600.0)
+    port, gate = free_port(), home.gate("work")
+    home.set(webhook=f"127.0.0.1:{port}", webhook_secret_env="HOOK", poll_s=3600.0)
     repository.webhook(f"http://127.0.0.1:{port}/", SECRET)
-    place.script(WRITES | {"run": gate.line})
-    running = place.start_sprint(TASK)
+    home.script(WRITES | {"run": gate.line})
+    running = home.start_sprint(TASK)
     gate.wait_for_agent()
     repository.edit_issue(1, state="closed")
-    place.wait_for_status("a", "Cancelled")
+    home.wait_for_status("a", "Cancelled")
     answer = running.wait()
     assert answer.statuses == {"a": "Cancelled"}, answer
 
 
-def test_a_webhook_with_another_secret_wakes_nobody(place: Home, repository: Repository) -> None:
-    port, gate = free_port(), place.gate("work")
-    place.set(webhook=f"127.0.0.1:{port}", webhook_secret_env="HOOK", poll_s=3600.0)
+def test_a_webhook_with_another_secret_is_ignored(home: Home, repository: Repository) -> None:
+    port, gate = free_port(), home.gate("work")
+    home.set(webhook=f"127.0.0.1:{port}", webhook_secret_env="HOOK", poll_s=3600.0)
     repository.webhook(f"http://127.0.0.1:{port}/", "another secret")
-    place.script(WRITES | {"run": gate.line})
-    running = place.start_sprint(TASK)
+    home.script(WRITES | {"run": gate.line})
+    running = home.start_sprint(TASK)
     gate.wait_for_agent()
-    before = len(place.events("task_moved"))
+    before = len(home.events("task_moved"))
     repository.edit_issue(1, state="closed")
     hook = repository.who.get(f"{repository.path}/hooks")[0]["id"]
     repository.who.post(f"{repository.path}/hooks/{hook}/tests")
     gate.open()
-    place.wait_for_status("a", "InReview")
-    assert len(place.events("task_moved")) > before
+    home.wait_for_status("a", "InReview")
+    assert len(home.events("task_moved")) > before
     stopped = running.interrupt()
     assert stopped.statuses["a"] != "Cancelled"
 
 
-def test_an_outage_is_shown_and_over_without_anybody_being_blamed(
-    place: Home, server: Server, repository: Repository
+def test_an_outage_is_shown_and_ends_without_a_failed_attempt(
+    home: Home, server: Server, repository: Repository
 ) -> None:
-    gate = place.gate("work")
-    place.script(WRITES | {"run": gate.line})
-    running = place.start_sprint(TASK)
+    gate = home.gate("work")
+    home.script(WRITES | {"run": gate.line})
+    running = home.start_sprint(TASK)
     gate.wait_for_agent()
     server.kill()
-    shown = wait_for(lambda: _outage(place), "the outage is shown")
+    shown = wait_for(lambda: _outage(home), "the outage is shown")
     assert shown.startswith("forge does not answer since ")
-    assert "The sprint waits: forge does not answer" in place.caloron("why", json=False).stdout
-    assert "Waits: forge does not answer" in place.caloron("status", json=False).stdout
+    assert "The sprint waits: forge does not answer" in home.caloron("why", json=False).stdout
+    assert "Waits: forge does not answer" in home.caloron("status", json=False).stdout
     gate.open()
     server.start()
     answer = running.wait()
     assert answer.statuses == {"a": "Done"}, answer
     assert "the forge answers again" in answer.stderr
-    assert _outage(place) == ""
-    assert place.attempts("implement") == 1
+    assert _outage(home) == ""
+    assert home.attempts("implement") == 1
     assert [i["title"] for i in repository.issues()] == ["Task a"]
     assert len(progress_of(repository)) == 1
 
 
-def test_stop_ends_the_agents_of_a_killed_engine_while_the_forge_is_away(
-    place: Home, server: Server
+def test_stop_ends_the_agents_of_a_killed_engine_while_the_forge_is_unavailable(
+    home: Home, server: Server
 ) -> None:
-    gate = place.gate("work")
-    place.script(WRITES | {"run": f"echo half > half.txt; {gate.line}"})
-    running = place.start_sprint(TASK)
+    gate = home.gate("work")
+    home.script(WRITES | {"run": f"echo half > half.txt; {gate.line}"})
+    running = home.start_sprint(TASK)
     gate.wait_for_agent()
     running.kill()
     server.kill()
-    (agent,) = place.caloron("status").data["last_sprint"]["running"]
-    stopped = place.caloron("stop")
+    (agent,) = home.caloron("status").data["last_sprint"]["running"]
+    stopped = home.caloron("stop")
     assert not process_lives(agent["pid"])
     assert stopped.code == 0, stopped
     assert stopped.data["stopped"] is True
-    assert place.caloron("stop").data["stopped"] is False
+    assert home.caloron("stop").data["stopped"] is False
     gate.open()
     server.start()
-    answer = place.caloron("resume")
+    answer = home.caloron("resume")
     assert answer.statuses == {"a": "Done"}, answer
-    # What the agent had written before it was ended is kept.
-    assert place.events("work_salvaged") != []
+    # The work that the agent had written before it was stopped is kept.
+    assert home.events("work_salvaged") != []
 
 
-def _outage(place: Home) -> str:
-    found: dict[str, Any] = place.caloron("status").data["last_sprint"]
-    return str(found["outage"])
+def _outage(home: Home) -> str:
+    last_sprint: dict[str, Any] = home.caloron("status").data["last_sprint"]
+    return str(last_sprint["outage"])
 
 
 def test_each_task_has_one_progress_comment_that_ends_with_done(
-    place: Home, repository: Repository
+    home: Home, repository: Repository
 ) -> None:
-    place.script(
+    home.script(
         WRITES,
         {"when": {"role": "fix"}, "files": {"a.txt": "b\n"}, "output": "done"},
         {"when": {"role": "review", "round": 1}, "output": "CHANGES_NEEDED: better"},
     )
-    answer = place.sprint(TASK)
+    answer = home.sprint(TASK)
     assert answer.statuses == {"a": "Done"}, answer
     (body,) = progress_of(repository)
     assert "| status | Done |" in body
     assert "InReview → InProgress: better" in body
     task = answer.tasks["a"]
     assert task["pr_url"] == f"{repository.who.url}/{repository.full_name}/pulls/2"
-    assert place.caloron("report").data["tasks"][0]["pr_url"] == task["pr_url"]
+    assert home.caloron("report").data["tasks"][0]["pr_url"] == task["pr_url"]
 
 
-def test_the_token_is_written_nowhere(place: Home, repository: Repository, ada: Person) -> None:
-    """Neither by us nor by an agent that finds it, in whatever way, and says it."""
-    place.script(
+def test_the_token_is_written_nowhere(home: Home, repository: Repository, ada: Person) -> None:
+    """Neither Caloron nor an agent that prints the token writes it to a file."""
+    home.script(
         WRITES | {"output": f"I found {ada.token}", "files": {"a.txt": "a\n"}},
         {"when": {"role": "review"}, "output": f"I saw {ada.token}\nAPPROVED"},
     )
-    answer = place.sprint(TASK)
+    answer = home.sprint(TASK)
     assert answer.statuses == {"a": "Done"}, answer
     assert ada.token not in answer.stdout + answer.stderr
     holding = [
         str(file)
-        for file in place.path.rglob("*")
+        for file in home.path.rglob("*")
         if file.is_file() and ada.token.encode() in file.read_bytes()
     ]
     assert holding == []
@@ -175,10 +169,10 @@ def test_the_token_is_written_nowhere(place: Home, repository: Repository, ada: 
         assert not [c for c in repository.comments(number) if ada.token in c["body"]]
 
 
-def test_a_token_is_not_handed_to_agents_even_if_somebody_asks_for_it(place: Home) -> None:
-    place.script(WRITES).set(pass_env=["ADA"])
-    answer = place.sprint(TASK)
+def test_agents_never_get_a_token_even_if_the_settings_pass_it(home: Home) -> None:
+    home.script(WRITES).set(pass_env=["ADA"])
+    answer = home.sprint(TASK)
     assert answer.code == 2
     assert "ADA" in answer.error["message"]
-    refused = place.caloron("config", "set", "pass_env", "HOOK ADA")
+    refused = home.caloron("config", "set", "pass_env", "HOOK ADA")
     assert refused.code == 2

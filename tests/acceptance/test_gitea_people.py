@@ -1,4 +1,4 @@
-"""Who decides what is worked on, on a real Gitea: people who have a say, not those who write."""
+"""On a real Gitea only people with write access decide what is worked on."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ TASK = {"id": "a", "title": "Task a", "agent_prompt": "do a", "depends_on": []}
 WRITES = {"when": {"role": "implement", "task": "a"}, "files": {"a.txt": "a\n"}, "output": "done"}
 
 
-def said(repository: Repository, number: int) -> list[str]:
-    return [one["body"] for one in repository.comments(number)]
+def comments(repository: Repository, number: int) -> list[str]:
+    return [comment["body"] for comment in repository.comments(number)]
 
 
 def later() -> None:
-    """Within one second of the forge's clock nobody can tell what came first."""
+    """Wait: within one second of the forge's clock the order of two acts is unknown."""
     time.sleep(1.1)
 
 
-def test_a_stranger_cannot_bring_her_text_in_by_opening_her_labelled_issue_again(
+def test_an_untrusted_author_cannot_change_a_task_by_reopening_her_labelled_issue(
     bare_home: Home, gitea: Server
 ) -> None:
     live = live_project(bare_home, gitea)
     home, repository = live.home, live.repository
-    eve = repository.seen_by(gitea.person("eve"))
+    eve = repository.acting_as(gitea.person("eve"))
     number = eve.open_issue("Hers", "harmless")["number"]
     live.ada.label(number, LABEL)
     eve.edit_issue(number, state="closed")
@@ -40,21 +40,24 @@ def test_a_stranger_cannot_bring_her_text_in_by_opening_her_labelled_issue_again
     running = home.start_sprint(TASK)
     gate.wait_for_agent()
     eve.edit_issue(number, state="open", body="evil")
-    wait_for(lambda: any("has no say here" in one for one in said(repository, number)), "asked")
+    wait_for(
+        lambda: any("has no say here" in body for body in comments(repository, number)),
+        "asked",
+    )
     later()
     live.ada.comment(number, "caloron:approve")
     joined = f"This is task `issue-{number}`"
-    wait_for(lambda: any(joined in one for one in said(repository, number)), "joined")
+    wait_for(lambda: any(joined in body for body in comments(repository, number)), "joined")
     later()
     eve.edit_issue(number, body="worse")
     kept = "goes on with the text it had"
-    wait_for(lambda: any(kept in one for one in said(repository, number)), "told")
+    wait_for(lambda: any(kept in body for body in comments(repository, number)), "kept")
     gate.open()
     answer = running.wait()
     assert answer.statuses == {"a": "Done", f"issue-{number}": "Done"}, answer
-    told = home.prompts(task=f"issue-{number}")
-    assert told
-    assert all("evil" in one and "worse" not in one for one in told)
+    prompts = home.prompts(task=f"issue-{number}")
+    assert prompts
+    assert all("evil" in prompt and "worse" not in prompt for prompt in prompts)
 
 
 def test_an_issue_that_was_labelled_before_the_sprint_is_part_of_it(

@@ -47,14 +47,14 @@ def test_an_idle_poll_of_a_hundred_tasks_is_three_requests_at_most(
         world.clone.open_pull(world.forge, f"feature-{n}")
     assert len(watch.look()) == 103
     until_idle(watch, proxy)
-    # It stays so: the cursor moved past what it has told.
+    # It stays so: the cursor moved past everything that was reported.
     with proxy.counting() as heard:
         for _ in range(5):
             assert watch.look() == {}
     assert len(heard) <= 15, [str(h) for h in heard]
 
 
-def test_one_change_among_a_hundred_costs_a_few_requests_more(
+def test_a_change_among_a_hundred_tasks_costs_few_extra_requests(
     world: World, proxy: FaultProxy, repository: Repository
 ) -> None:
     for n in range(55):
@@ -62,13 +62,13 @@ def test_one_change_among_a_hundred_costs_a_few_requests_more(
     watch = Watch(world.forge)
     world.anna.comment(7, "resolved")
     with proxy.counting() as heard:
-        (seen,) = watch.look().values()
-    assert isinstance(seen, CommentSnapshot)
+        (snapshot,) = watch.look().values()
+    assert isinstance(snapshot, CommentSnapshot)
     assert len(heard) <= 8, [str(h) for h in heard]
 
 
 def until_idle(watch: Watch, proxy: FaultProxy) -> None:
-    """What changed within the last seconds is looked at again, because of the forge's clock."""
+    """Poll until changes of the last seconds are not read again, as the forge's clock requires."""
     for _ in range(200):
         with proxy.counting() as heard:
             watch.look()
@@ -78,16 +78,16 @@ def until_idle(watch: Watch, proxy: FaultProxy) -> None:
     raise AssertionError([str(h) for h in heard])
 
 
-def test_a_look_costs_two_requests_for_each_pull_request_that_changed_and_one_for_fifty_others(
+def test_a_poll_costs_two_requests_per_changed_pull_request_and_one_per_fifty_others(
     world: World, proxy: FaultProxy, repository: Repository
 ) -> None:
-    """However many tasks there are. Three lists are asked for in any case."""
+    """The number of tasks does not matter. Each poll reads three lists."""
     pulls = []
     for n in range(10):
         repository.write_file(f"{n}.txt", "new\n", new_branch=f"feature-{n}")
         pulls.append(repository.open_pull(f"feature-{n}")["number"])
     watch, tasks = Watch(world.forge), 0
-    # Whether she has a say is asked once.
+    # Her permission is requested once.
     world.anna.comment(pulls[0], "hello")
     for more in (20, 40):
         for _ in range(more):
@@ -102,19 +102,19 @@ def test_a_look_costs_two_requests_for_each_pull_request_that_changed_and_one_fo
             for n in range(events - len(changed)):
                 world.anna.comment(issues[n % len(issues)], f"remark {n}")
             with proxy.counting() as heard:
-                seen = watch.look()
-            assert len(seen) >= events
+                snapshots = watch.look()
+            assert len(snapshots) >= events
             pages = -(-events // 50)
             assert len(heard) <= 3 + 2 * len(changed) + pages, [str(h) for h in heard]
 
 
 def test_a_finished_task_costs_a_known_number_of_requests(gitea: Server, bare_home: Home) -> None:
-    """Without looking: what a sprint asks for because of a task, git's own requests included."""
+    """The requests of a sprint because of a task: without polls, with those of git."""
     proxy, robot = FaultProxy(gitea.url), gitea.person("robot")
     repository = gitea.repository(robot)
     bare_home.environment["ROBOT"] = robot.token
-    where = ("--host", proxy.url, "--repo", repository.full_name, "--token-env", "ROBOT")
-    home = bare_home.init("demo", "--forge", "gitea", *where, poll_s=3600.0)
+    forge_options = ("--host", proxy.url, "--repo", repository.full_name, "--token-env", "ROBOT")
+    home = bare_home.init("demo", "--forge", "gitea", *forge_options, poll_s=3600.0)
     names = ("a", "b", "c")
     home.script(*map(writes, names))
     with proxy.counting() as heard:

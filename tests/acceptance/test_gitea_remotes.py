@@ -1,4 +1,4 @@
-"""Ways to a forge: https with a certificate of one's own, and ssh with the user's own key."""
+"""Connections to a forge: https with a private certificate, and ssh with the user's own key."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from caloron.forge.connect import connect
 from caloron.git.command import GitError
 from tests.acceptance.gitea_work import Work
 from tests.support.gitea import Server
+from tests.support.sockets import free_port
 
 _SSH = """\
 DISABLE_SSH = false
@@ -32,9 +33,7 @@ class SshServer(Server):
     """A Gitea that speaks ssh as well."""
 
     def __init__(self) -> None:
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            self.ssh_port: int = found.getsockname()[1]
+        self.ssh_port = free_port()
         super().__init__()
 
     def _write_settings(self) -> None:
@@ -46,7 +45,7 @@ class SshServer(Server):
 
 @pytest.fixture
 def ssh_gitea(gitea: Server) -> Iterator[SshServer]:
-    """`gitea` is asked for first: where there is none, its reason is told."""
+    """Request `gitea` first, so that the test is skipped with the reason where there is none."""
     if shutil.which("ssh") is None or shutil.which("ssh-keygen") is None:
         pytest.skip("NO SSH HERE, so no remote by ssh is tested: install openssh-client")
     server = SshServer()
@@ -114,7 +113,7 @@ class Tls:
         try:
             outer = self._context.wrap_socket(plain, server_side=True)
         except (ssl.SSLError, OSError):
-            # Whoever does not trust the certificate hangs up.
+            # A client that does not trust the certificate hangs up.
             return
         inner = socket.create_connection(("127.0.0.1", self._upstream))
         threading.Thread(target=_copy, args=(inner, outer), daemon=True).start()
@@ -133,7 +132,7 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
         return
 
 
-def test_an_own_certificate_authority_is_trusted_by_the_client_and_by_git_and_by_nobody_else(
+def test_a_private_certificate_authority_is_trusted_only_by_the_client_and_git(
     gitea: Server, tmp_path: Path
 ) -> None:
     if shutil.which("openssl") is None:
@@ -146,12 +145,12 @@ def test_an_own_certificate_authority_is_trusted_by_the_client_and_by_git_and_by
     pull = work.open_pull("agent/login/s-1")
     assert forge.pull(pull.number).head == pull.head
     forge.close()
-    stranger = connect("gitea", tls.url, name, owner.token)
+    distrusting = connect("gitea", tls.url, name, owner.token)
     with pytest.raises(PreconditionFailed, match="certificate") as refused:
-        stranger.issues()
+        distrusting.issues()
     assert "ca_file" in refused.value.hint
-    work.mirror.remote = stranger.remote()
+    work.mirror.remote = distrusting.remote()
     with pytest.raises(GitError, match="certificate"):
         work.mirror.fetch_main()
-    stranger.close()
+    distrusting.close()
     tls.close()

@@ -1,4 +1,4 @@
-"""During a sprint on a real Gitea no agent can come by a token of the forge, wherever it looks."""
+"""During a sprint on a real Gitea no agent can read a token of the forge anywhere."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.gitea_home import REVIEWER_TOKEN, TOKEN, GiteaHome
-from tests.acceptance.searching import where
+from tests.acceptance.searching import sources_of_secret
 from tests.support.gitea import Server
 from tests.support.home import does, task, writes
 
-#: Runs inside. It gets what it looks for backwards, so that it does not find its own question.
+#: Runs inside. It gets the needles backwards, so that it does not match its own input.
 _SEARCH = """
 import json, os, subprocess, sys
 
 needles = {name: value[::-1].encode() for name, value in json.load(open(sys.argv[1])).items()}
-found, looked = set(), 0
+matches, searched = set(), 0
 
-def look(place, data):
-    global looked
-    looked += 1
-    found.update(f"{name} in {place}" for name, value in needles.items() if value in data)
+def search(source, data):
+    global searched
+    searched += 1
+    matches.update(f"{name} in {source}" for name, value in needles.items() if value in data)
 
 for name, value in os.environ.items():
-    look(f"environment {name}", value.encode())
+    search(f"environment {name}", value.encode())
 for pid in filter(str.isdecimal, os.listdir("/proc")):
     for part in ("environ", "cmdline"):
         try:
-            look(f"/proc/{part}", open(f"/proc/{pid}/{part}", "rb").read())
+            search(f"/proc/{part}", open(f"/proc/{pid}/{part}", "rb").read())
         except OSError:
             pass
 for command in (
@@ -38,12 +38,12 @@ for command in (
     ("git", "ls-remote"), ("git", "log", "--all", "--format=%B"),
 ):
     done = subprocess.run(command, capture_output=True, timeout=60)
-    look(" ".join(command), done.stdout + done.stderr)
+    search(" ".join(command), done.stdout + done.stderr)
 asked = b"protocol=http\\nhost=127.0.0.1\\n\\n"
 quiet = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
 done = subprocess.run(("git", "credential", "fill"), input=asked, capture_output=True, env=quiet)
-look("git credential", done.stdout + done.stderr)
-# Installed programs are the same for everybody; all the rest is read.
+search("git credential", done.stdout + done.stderr)
+# Installed programs are the same on every machine; all other files are read.
 system = {"/proc", "/sys", "/dev", "/usr", "/lib", "/lib64", "/bin", "/sbin"}
 installed = {"lib", "libexec", "share", "include", "pkg", "src", "toolchains", "registry", ".git"}
 for folder, folders, files in os.walk("/"):
@@ -56,12 +56,12 @@ for folder, folders, files in os.walk("/"):
         path = os.path.join(folder, name)
         try:
             if os.path.isfile(path) and os.path.getsize(path) < 64 << 20:
-                look(path, open(path, "rb").read())
+                search(path, open(path, "rb").read())
         except OSError:
             pass
-for line in sorted(found):
-    print("found: " + line, flush=True)
-print(f"looked: {sys.argv[2]} at {looked} places", flush=True)
+for line in sorted(matches):
+    print("match: " + line, flush=True)
+print(f"searched: {sys.argv[2]} in {searched} sources", flush=True)
 """
 
 
@@ -70,7 +70,7 @@ class _ArgvWatch:
 
     def __init__(self, *secrets: str) -> None:
         self._secrets = [secret.encode() for secret in secrets]
-        self.seen: set[str] = set()
+        self.leaks: set[str] = set()
         self.rounds = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -79,13 +79,13 @@ class _ArgvWatch:
     def _run(self) -> None:
         while not self._ended.wait(0.02):
             self.rounds += 1
-            for place in Path("/proc").glob("[0-9]*/cmdline"):
+            for command_line in Path("/proc").glob("[0-9]*/cmdline"):
                 try:
-                    line = place.read_bytes()
+                    line = command_line.read_bytes()
                 except OSError:
                     continue
                 if any(secret in line for secret in self._secrets):
-                    self.seen.add(line.decode("utf-8", "replace"))
+                    self.leaks.add(line.decode("utf-8", "replace"))
 
     def end(self) -> None:
         self._ended.set()
@@ -96,7 +96,7 @@ class _ArgvWatch:
     "reviewer",
     [pytest.param(False, id="one account", marks=pytest.mark.long), pytest.param(True, id="two")],
 )
-def test_no_token_of_the_forge_is_anywhere_an_agent_can_look_or_written_down(
+def test_no_token_of_the_forge_is_readable_for_an_agent_or_written_to_a_file(
     gitea: Server, tmp_path: Path, reviewer: bool
 ) -> None:
     home = GiteaHome(tmp_path, gitea, reviewer=reviewer)
@@ -104,11 +104,11 @@ def test_no_token_of_the_forge_is_anywhere_an_agent_can_look_or_written_down(
     home.repository.write_file("decoy.txt", f"{decoy}\n")
     names = (TOKEN, REVIEWER_TOKEN)[: len(home.tokens)]
     needles = dict(zip(names, home.tokens, strict=True)) | {"DECOY": decoy}
-    given = home.gate("search").folder
-    (given / "search.py").write_text(_SEARCH)
+    folder = home.gate("search").folder
+    (folder / "search.py").write_text(_SEARCH)
     backwards = {name: value[::-1] for name, value in needles.items()}
-    (given / "needles.json").write_text(json.dumps(backwards))
-    search = f"python3 {given}/search.py {given}/needles.json"
+    (folder / "needles.json").write_text(json.dumps(backwards))
+    search = f"python3 {folder}/search.py {folder}/needles.json"
     home.on_gitea(verify=f"{search} verify")
     home.script(
         writes("a", run=f"{search} implement"),
@@ -120,21 +120,23 @@ def test_no_token_of_the_forge_is_anywhere_an_agent_can_look_or_written_down(
     answer = home.sprint(task("a"))
     watch.end()
     assert answer.code == 0, answer.stdout
-    roles = {line.split()[0] for line in home.printed("looked: ")}
+    roles = {line.split()[0] for line in home.printed("searched: ")}
     assert roles >= {"implement", "review", "fix"}
-    # It finds what is there to be found, in the files and in git.
-    found = set(home.printed("found: "))
-    assert any(line.startswith("DECOY in ") and "decoy.txt" in line for line in found)
-    assert {line for line in found if not line.startswith("DECOY ")} == set()
-    assert (watch.seen, watch.rounds > 10) == (set(), True)
+    # The search works: it finds the decoy in the files and in git.
+    matches = set(home.printed("match: "))
+    assert any(line.startswith("DECOY in ") and "decoy.txt" in line for line in matches)
+    assert {line for line in matches if not line.startswith("DECOY ")} == set()
+    assert (watch.leaks, watch.rounds > 10) == (set(), True)
     for token in home.tokens:
-        assert where(home, token, answer) == []
+        assert sources_of_secret(home, token, answer) == []
         assert token not in json.dumps(_on_the_forge(home))
 
 
 def _on_the_forge(home: GiteaHome) -> list[object]:
-    """All that was said there, where everybody can read it."""
+    """Return all issues, pull requests and comments, which everybody can read."""
     repository = home.repository
-    numbers = [one["number"] for one in (*repository.issues(), *repository.pulls())]
-    said = [repository.comments(number) for number in numbers]
-    return [repository.issues(), repository.pulls(), said]
+    numbers = [
+        issue_or_pull["number"] for issue_or_pull in (*repository.issues(), *repository.pulls())
+    ]
+    comments = [repository.comments(number) for number in numbers]
+    return [repository.issues(), repository.pulls(), comments]

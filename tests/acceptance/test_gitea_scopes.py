@@ -1,4 +1,4 @@
-"""The least that a token of Gitea must be allowed: with that a sprint runs, with less it tells."""
+"""The least scopes of a Gitea token: a sprint runs with them, and names any that is missing."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def test_a_sprint_runs_with_exactly_the_least_scopes(home: GiteaHome) -> None:
     ],
     ids=str,
 )
-def test_a_sprint_with_less_says_which_scope_is_missing(
+def test_a_sprint_with_fewer_scopes_names_the_missing_scope(
     home: GiteaHome, gitea: Server, account: str, scopes: tuple[str, ...], missing: str
 ) -> None:
-    """The token was replaced by a weaker one since `init` looked at it."""
+    """The token was replaced by a weaker token since `init` checked it."""
     home.on_gitea()
     home.environment[TOKEN if account == "ada" else REVIEWER_TOKEN] = gitea.token(account, *scopes)
     home.script(writes("a"))

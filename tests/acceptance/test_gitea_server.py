@@ -1,4 +1,4 @@
-"""The real Gitea that other tests stand on: it starts, it lives through its own death, it goes."""
+"""The real Gitea that other tests use: it starts, survives a power cut, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.gitea import Server, program
 ROOT = Path(__file__).parents[2]
 
 
-def test_what_was_answered_is_there_after_a_power_cut(own_gitea: Server) -> None:
+def test_acknowledged_writes_survive_a_power_cut(own_gitea: Server) -> None:
     repository = own_gitea.repository(own_gitea.person("anna"))
     number = repository.open_issue("one")["number"]
     own_gitea.kill()
@@ -25,23 +25,23 @@ def test_what_was_answered_is_there_after_a_power_cut(own_gitea: Server) -> None
 def test_a_server_dies_with_the_process_that_started_it(gitea: Server) -> None:
     code = (
         "import os; from tests.support.gitea import Server; s = Server();"
-        "print(s.pid, s.place, flush=True); os.kill(os.getpid(), 9)"
+        "print(s.pid, s.folder, flush=True); os.kill(os.getpid(), 9)"
     )
     done = subprocess.run(
         (sys.executable, "-c", code), cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
-    pid, place = done.stdout.split()
+    pid, folder = done.stdout.split()
     until = time.monotonic() + 30
     while Path("/proc", pid).exists() and time.monotonic() < until:
         time.sleep(0.05)
     assert not Path("/proc", pid).exists()
-    assert Path(place).name.startswith("caloron-gitea-")
-    subprocess.run(("rm", "-rf", "--", place), check=True)
+    assert Path(folder).name.startswith("caloron-gitea-")
+    subprocess.run(("rm", "-rf", "--", folder), check=True)
 
 
 SCRIPT = ROOT / "scripts" / "gitea.sh"
-#: Stands for Go: its module holds what the script takes, and its build can be told to fail.
+#: A stand-in for Go: its module has the files that the script takes, and its build can fail.
 FAKE_GO = """\
 #!/bin/sh
 echo "$1" >> "$FAKE_GO_LOG"
@@ -65,18 +65,18 @@ def _script(folder: Path, path: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_without_go_the_script_says_what_is_missing(tmp_path: Path) -> None:
+def test_without_go_the_script_names_the_missing_program(tmp_path: Path) -> None:
     path = tmp_path / "bin"
     path.mkdir()
     for name in ("sh", "mkdir", "flock", "id"):
-        found = next(p for p in (Path("/usr/bin", name), Path("/bin", name)) if p.exists())
-        (path / name).symlink_to(found)
-    told = _script(tmp_path, str(path))
-    assert (told.returncode, told.stdout) == (1, "")
-    assert "Go is missing" in told.stderr
+        program = next(p for p in (Path("/usr/bin", name), Path("/bin", name)) if p.exists())
+        (path / name).symlink_to(program)
+    result = _script(tmp_path, str(path))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "Go is missing" in result.stderr
 
 
-def test_it_is_built_once_and_half_a_build_is_none(tmp_path: Path) -> None:
+def test_gitea_is_built_once_and_an_interrupted_build_is_repeated(tmp_path: Path) -> None:
     path = tmp_path / "bin"
     path.mkdir()
     (path / "go").write_text(FAKE_GO)

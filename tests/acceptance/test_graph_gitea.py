@@ -1,4 +1,4 @@
-"""The stages of the catalogue that look at a forge, on a real Gitea and over its real API."""
+"""The stages of the catalogue that read a forge, on a real Gitea and over its real API."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def stage(
     monkeypatch.setenv("OUR_TOKEN", owner.token)
 
     def run(name: str, **more: Any) -> Any:
-        given = {"host": gitea.url, "repo": made.full_name, "token_env": "OUR_TOKEN", **more}
+        stage_input = {"host": gitea.url, "repo": made.full_name, "token_env": "OUR_TOKEN", **more}
         capsys.readouterr()
-        code = main(["stage", "run", name, "--input", json.dumps(given), "--output", "json"])
+        code = main(["stage", "run", name, "--input", json.dumps(stage_input), "--output", "json"])
         message = capsys.readouterr().out
         assert owner.token not in message
         assert code == 0, message
         return json.loads(message)["data"]["output"]
 
     run.repository = made  # type: ignore[attr-defined]
-    run.anna = made.seen_by(anna)  # type: ignore[attr-defined]
-    run.stranger = made.seen_by(gitea.person("stranger"))  # type: ignore[attr-defined]
+    run.anna = made.acting_as(anna)  # type: ignore[attr-defined]
+    run.outsider = made.acting_as(gitea.person("outsider"))  # type: ignore[attr-defined]
     return run
 
 
@@ -77,7 +77,7 @@ def test_a_pull_request_has_the_state_that_its_reviewers_give_it(stage: Any) -> 
 def test_feedback_of_untrusted_accounts_is_ignored(stage: Any) -> None:
     number = stage.repository.open_issue("Task")["number"]
     stage.repository.comment(number, _FEEDBACK)
-    stage.stranger.comment(number, _FEEDBACK)
+    stage.outsider.comment(number, _FEEDBACK)
     (item,) = stage("collect_sprint_feedback", issue_numbers=[number])["feedback_items"]
     assert (item["author"], item["parsed"]["task_clarity"]) == ("owner", 6)
     (written,) = [c for c in stage.repository.comments(number) if c["user"]["login"] == "owner"]
@@ -109,7 +109,7 @@ def test_a_tick_without_an_inbox_polls_the_forge(
     (asked,) = (action for action in first.actions if isinstance(action, CreateIssue))
     body, since = f"{asked.body}\n\n{marker(asked.key)}", stage("github_poll_events")["polled_at"]
     number = stage.repository.open_issue(asked.title, body)["number"]
-    given = {
+    stage_input = {
         "host": gitea.url, "repo": stage.repository.full_name, "token_env": "OUR_TOKEN",
         "now": 2.0, "agents": [], "sprint_id": "shop-1",
     }  # fmt: skip
@@ -117,11 +117,11 @@ def test_a_tick_without_an_inbox_polls_the_forge(
     if name == "sprint_tick_kv":
         kv = {"key": "k", "namespace": "caloron", "value": kept}
         assert main(["stage", "run", "kv_set", "--input", json.dumps(kv)]) == 0
-        given |= {"key": "k"}
+        stage_input |= {"key": "k"}
     else:
-        given |= kept
+        stage_input |= kept
     capsys.readouterr()
-    code = main(["graph", "run", name, "--input", json.dumps(given), "--output", "json"])
+    code = main(["graph", "run", name, "--input", json.dumps(stage_input), "--output", "json"])
     message = json.loads(capsys.readouterr().out)
     assert code == 0, message
     result = message["data"]["output"]
@@ -133,7 +133,7 @@ def test_a_tick_without_an_inbox_polls_the_forge(
 def test_flat_records_advance_on_a_real_forge(
     stage: Any, gitea: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the first compositions promised: a tick over a forge that starts and finishes a task."""
+    """A tick over a forge starts and finishes a task, as the first compositions promised."""
     repository = stage.repository
     kept = {
         "state": {"sprint_id": "s", "tasks": {"a": {"title": "A", "agent_id": "dev-1"}}},
@@ -144,12 +144,12 @@ def test_flat_records_advance_on_a_real_forge(
     def tick() -> list[str]:
         nonlocal kept, now
         now += 1
-        given = kept | {
+        stage_input = kept | {
             "host": gitea.url, "repo": repository.full_name, "token_env": "OUR_TOKEN",
             "agents": {}, "now": now,
         }  # fmt: skip
         capsys.readouterr()
-        assert main(["graph", "run", "sprint_tick_core", "--input", json.dumps(given)]) == 0
+        assert main(["graph", "run", "sprint_tick_core", "--input", json.dumps(stage_input)]) == 0
         answer = json.loads(capsys.readouterr().out)
         kept = {"state": answer["state"], "interventions": {}, "since": answer["polled_at"]}
         return list(answer["actions_taken"])
@@ -169,7 +169,7 @@ def test_flat_records_advance_on_a_real_forge(
     assert tick() == []
 
 
-def test_a_sprint_is_planned_and_looked_back_at_on_the_forge_of_its_project(
+def test_a_sprint_is_planned_and_evaluated_on_the_forge_of_its_project(
     gitea: Server, tmp_path: Path
 ) -> None:
     home = GiteaHome(tmp_path, gitea).on_gitea()
@@ -193,7 +193,7 @@ def test_a_sprint_is_planned_and_looked_back_at_on_the_forge_of_its_project(
         home.close()
 
 
-def test_a_graph_writes_each_thing_once_and_a_person_sees_it(stage: Any) -> None:
+def test_a_graph_writes_each_object_once_and_a_person_sees_it(stage: Any) -> None:
     wish = {"title": "A wish", "body": "please", "labels": ["wish", "later"]}
     first = stage("github_create_issue", **wish)
     assert stage("github_create_issue", **wish) == first

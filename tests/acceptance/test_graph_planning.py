@@ -43,7 +43,7 @@ def _begun(home: Home) -> int:
     return int(home.caloron("history").data["total"])
 
 
-def test_a_goal_is_planned_by_the_phases_done_and_checked(home: Home) -> None:
+def test_the_phases_plan_a_goal_and_the_sprint_finishes(home: Home) -> None:
     home.script(
         writes("impl-basket"),
         writes("tests-basket"),
@@ -68,9 +68,9 @@ def test_a_plan_uses_the_content_of_the_repository(shop: Home) -> None:
 
 
 def test_a_dry_run_shows_the_plan_and_begins_nothing(shop: Home) -> None:
-    given = json.dumps({"constraints": "no database"})
+    graph_input = json.dumps({"constraints": "no database"})
     answer = shop.caloron(
-        "sprint", "Build the Basket", "--graph", "sprint_plan.json", "--graph-input", given,
+        "sprint", "Build the Basket", "--graph", "sprint_plan.json", "--graph-input", graph_input,
         "--dry-run",
     )  # fmt: skip
     assert answer.code == 9, answer
@@ -103,7 +103,7 @@ def test_a_graph_without_a_valid_plan_reports_every_error_and_begins_nothing(
     assert not (shop.project() / "planning.json").exists()
 
 
-def test_every_shape_of_tasks_is_taken(shop: Home) -> None:
+def test_every_shape_of_tasks_is_accepted(shop: Home) -> None:
     state = {"a": {"title": "A", "status": "Pending", "agent_id": "agent-1"},
              "b": {"title": "B", "depends_on": ["a"], "issue_number": None}}  # fmt: skip
     for output in ({"tasks": state}, {"dag": {"tasks": state}}, [task("a"), task("b", "a")]):
@@ -160,7 +160,7 @@ def _is_design(request: Request) -> bool:
     return "You are the architect" in str(request.json)
 
 
-def test_killed_while_planning_the_same_command_goes_on_and_asks_nothing_twice(
+def test_the_same_command_continues_a_killed_planning_without_a_repeated_request(
     shop: Home,
 ) -> None:
     gate = threading.Event()
@@ -188,7 +188,7 @@ def test_killed_while_planning_the_same_command_goes_on_and_asks_nothing_twice(
     assert ended.code == 0, ended
     assert ended.statuses == {"basket": "Done", "till": "Done"}
     assert "architect_po, dev_po: asked of openai-api" in ended.stderr
-    assert [_is_design(one) for one in endpoint.requests] == [True, False, False]
+    assert [_is_design(asked) for asked in endpoint.requests] == [True, False, False]
     assert _begun(shop) == 1
     assert not (shop.project() / "planning.json").exists()
 
@@ -196,7 +196,7 @@ def test_killed_while_planning_the_same_command_goes_on_and_asks_nothing_twice(
 @pytest.mark.parametrize(
     ("point", "then"), [("before_commit", _BUILD), ("after_commit", ("resume",))]
 )
-def test_killed_as_the_sprint_is_recorded_there_is_one_sprint_and_one_plan(
+def test_a_kill_while_the_sprint_is_recorded_leaves_one_sprint_and_one_plan(
     shop: Home, point: str, then: tuple[str, ...]
 ) -> None:
     def answer(request: Request) -> Reply:
@@ -215,7 +215,7 @@ def test_killed_as_the_sprint_is_recorded_there_is_one_sprint_and_one_plan(
     assert _begun(shop) == 1
 
 
-def test_a_plan_that_cannot_be_run_is_not_kept_for_the_next_try(shop: Home) -> None:
+def test_an_invalid_plan_is_not_kept_for_the_next_attempt(shop: Home) -> None:
     """A model may do better when it is asked again, and a journal would not ask it."""
     refused = shop.caloron("sprint", "go", "--graph", _graph(shop, {"tasks": [task("po")]}))
     assert refused.code == 2
@@ -223,7 +223,7 @@ def test_a_plan_that_cannot_be_run_is_not_kept_for_the_next_try(shop: Home) -> N
         assert journal.execute("SELECT * FROM runs").fetchall() == []
 
 
-def test_a_model_that_fails_fails_the_planning_and_its_answers_before_are_kept(
+def test_a_model_error_fails_the_planning_and_earlier_answers_are_kept(
     shop: Home,
 ) -> None:
     broken = [True]
@@ -240,24 +240,24 @@ def test_a_model_that_fails_fails_the_planning_and_its_answers_before_are_kept(
         assert failed.code == 12
         assert "status 401" in failed.error["message"]
         broken[0] = False
-        held = shop.caloron(*command)
-    assert held.code == 0, held
-    assert [t["id"] for t in held.data["tasks"]] == ["basket", "till"]
+        kickoff = shop.caloron(*command)
+    assert kickoff.code == 0, kickoff
+    assert [t["id"] for t in kickoff.data["tasks"]] == ["basket", "till"]
     assert sum(map(_is_design, endpoint.requests)) == 1
 
 
 def test_the_first_sprint_in_a_repository_can_be_planned_by_a_graph(bare_home: Home) -> None:
-    place = bare_home.root / "shop"
-    place.mkdir()
+    folder = bare_home.root / "shop"
+    folder.mkdir()
     for words in ("init -q -b main", "commit -q --allow-empty -m begin"):
         git = ("git", *words.split())
-        subprocess.run(git, cwd=place, env=bare_home.environment, check=True)
+        subprocess.run(git, cwd=folder, env=bare_home.environment, check=True)
     bare_home.script(does("implement", files={"a.txt": "a\n"}))
     command = ("sprint", "Build the Basket", "--framework", "stub", "--yes", "--graph")
-    refused = bare_home.caloron(*command, _graph(bare_home, {"tasks": []}), cwd=place)
+    refused = bare_home.caloron(*command, _graph(bare_home, {"tasks": []}), cwd=folder)
     assert refused.code == 2, refused
     assert not (bare_home.path / "projects").exists()
-    ended = bare_home.caloron(*command, "sprint_plan", cwd=place)
+    ended = bare_home.caloron(*command, "sprint_plan", cwd=folder)
     assert ended.code == 0, ended
     assert set(ended.statuses) == {"impl-basket", "tests-basket"}
 
@@ -265,12 +265,12 @@ def test_the_first_sprint_in_a_repository_can_be_planned_by_a_graph(bare_home: H
 def test_a_secret_in_the_goal_is_stored_nowhere(shop: Home) -> None:
     secret = "sk-planted-0123456789abcdef"
     shop.environment["SHOP_API_KEY"] = secret
-    given = json.dumps({"constraints": f"log in with {secret}"})
+    graph_input = json.dumps({"constraints": f"log in with {secret}"})
     goal = f"Build the Basket, with {secret}"
-    command = ("kickoff", goal, "--graph", "sprint_plan", "--graph-input", given)
-    held = shop.caloron(*command)
-    assert held.code == 0, held
+    command = ("kickoff", goal, "--graph", "sprint_plan", "--graph-input", graph_input)
+    kickoff = shop.caloron(*command)
+    assert kickoff.code == 0, kickoff
     files = [file for file in shop.path.rglob("*") if file.is_file() and not file.is_symlink()]
     assert any(b"Basket" in file.read_bytes() for file in files)
     assert not [file for file in files if secret.encode() in file.read_bytes()]
-    assert secret not in held.stdout
+    assert secret not in kickoff.stdout

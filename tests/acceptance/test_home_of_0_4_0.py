@@ -31,7 +31,7 @@ class Left(NamedTuple):
     tasks: str
     #: Answers of agents in all, each paid once.
     runs: int
-    #: Set if the merges are not one for each task.
+    #: Set if there is not exactly one merge for each task.
     merges: tuple[str, ...] = ()
 
     @property
@@ -109,8 +109,8 @@ def on_main(home: Home, project: str) -> tuple[dict[str, str], list[str]]:
 
 
 def last_sprint(home: Home, project: str) -> dict[str, Any]:
-    found: dict[str, Any] = caloron(home, project, "status").data["last_sprint"]
-    return found
+    data: dict[str, Any] = caloron(home, project, "status").data["last_sprint"]
+    return data
 
 
 def statuses(home: Home, project: str) -> dict[str, str]:
@@ -118,13 +118,13 @@ def statuses(home: Home, project: str) -> dict[str, str]:
 
 
 def paid(home: Home, project: str) -> list[float]:
-    """What the answers of agents cost, as the status and the report add it up."""
+    """Return the cost of the agents' answers, as the status and the report add it up."""
     report = caloron(home, project, "report").data
     return [last_sprint(home, project)["cost_usd"], report["kpis"]["cost_usd"]]
 
 
 def finish(home: Home, project: str) -> Answer:
-    """Go on as a user does, who says yes to the plan and that b can be tried again."""
+    """Continue as a user who approves the plan and releases b."""
     answer = caloron(home, project, "resume", "--yes")
     if project == "escalated":
         assert answer.code == 10, answer
@@ -141,26 +141,26 @@ def test_every_project_is_shown_as_it_was_left(bare_home: Home, project: str) ->
     shown = last_sprint(bare_home, project)
     assert (shown["phase"], statuses(bare_home, project)) == (phase, tasks)
     if state:
-        said = bare_home.caloron("why", "--project", project, json=False)
-        assert said.code == 0, said
-        assert state.why in said.stdout
+        why = bare_home.caloron("why", "--project", project, json=False)
+        assert why.code == 0, why
+        assert state.why in why.stdout
     history = caloron(bare_home, project, "history").data["sprints"]
     numbers = (2, 1) if project == "ended" else (1,)
     assert [s["sprint_id"] for s in history] == [f"{project}-{n}" for n in numbers]
     verified = caloron(bare_home, project, "state", "verify")
     # Texts that we would write otherwise today are no damage.
-    found = [deviation["found"] for deviation in verified.data["deviations"]]
-    assert set(found) <= {"an older text of ours"}
+    deviations = [deviation["found"] for deviation in verified.data["deviations"]]
+    assert set(deviations) <= {"an older text of ours"}
     assert caloron(bare_home, project, "state", "verify", "--repair").code == 0
 
 
 @pytest.mark.parametrize("project", LEFT)
-def test_a_sprint_that_0_4_0_left_finishes_and_nothing_is_lost_or_done_twice(
+def test_a_sprint_of_0_4_0_finishes_and_nothing_is_lost_or_repeated(
     bare_home: Home, project: str
 ) -> None:
     left = LEFT[project]
     unpack(bare_home.root, project)
-    # The planner is not asked again, and neither is the model that looked back.
+    # Neither the planner nor the model of the retro is asked again.
     bare_home.script(
         *(writes(name, **_PAID) for name in "abcd"),
         does("fix", run="rm parts/*; echo both > parts/both", output="done", **_PAID),
@@ -215,7 +215,7 @@ def test_the_next_sprint_gets_the_learnings_and_the_conventions(
     assert [name for name, _ in known] == ["ended-1", "ended-2", "ended-3"]
 
 
-def test_an_agent_with_cycles_knows_the_end_of_its_last_one(bare_home: Home) -> None:
+def test_an_agent_with_cycles_knows_the_end_of_its_last_cycle(bare_home: Home) -> None:
     unpack(bare_home.root, "ended")
     begun = bare_home.caloron("cycle", "begin", "allegro").data["report"]
     assert (begun["cycle_number"], begun["next_target"]) == (2, "tests")

@@ -112,7 +112,7 @@ def refused(answer: Answer) -> None:
     assert "caloron state restore FILE --as demo --force" in answer.error["hint"]
 
 
-def test_one_damaged_page_stops_every_sprint_before_it_begins(worked: Home) -> None:
+def test_a_damaged_page_stops_every_sprint_before_it_begins(worked: Home) -> None:
     before = json.dumps(worked.issues())
     damage(ledger_of(worked))
     refused(worked.caloron("resume"))
@@ -144,20 +144,20 @@ def test_every_command_that_reads_a_damaged_page_has_the_hint_to_restore(worked:
     ledger = ledger_of(worked)
     whole = ledger.read_bytes()
     page = int.from_bytes(whole[16:18], "big")
-    seen = set()
+    refused_commands = set()
     for number in (5, 8, 12):
         at = number * page
         ledger.write_bytes(whole[:at] + b"\xde\xad" * (2 * page) + whole[at + 4 * page :])
         for arguments in _READING:
             answer = worked.caloron(*arguments)
             assert "defect" not in answer.stdout + answer.stderr, (number, arguments, answer)
-            # A command that does not read this page, and one with nothing to do, answer as usual.
+            # Commands that do not read this page, or have nothing to do, answer as usual.
             hint = (answer.error or {}).get("hint", "") if answer.code else ""
             if "caloron state restore FILE --as demo --force" in hint:
                 assert "ledger.sqlite" in answer.error["message"]
                 assert answer.code not in (0, 1)
-                seen.add(arguments)
-    assert {("status",), ("why",), ("agents", "list")} <= seen
+                refused_commands.add(arguments)
+    assert {("status",), ("why",), ("agents", "list")} <= refused_commands
     ledger.write_bytes(whole)
     assert worked.caloron("status").code == 0
 
@@ -172,7 +172,7 @@ def test_no_command_reads_the_ledger_of_another_project(worked: Home) -> None:
         answer = worked.caloron(*arguments, "--project", "demo")
         refused(answer)
         assert "is not the ledger that this project had" in answer.error["message"], arguments
-    # It does not stop its own replacement.
+    # The refused ledger does not block its own replacement.
     backup = str(worked.root / "backup.tar")
     assert worked.caloron("state", "restore", backup, "--force").code == 0
     assert worked.caloron("status", "--project", "demo").data["last_sprint"]["goal"] == "go"

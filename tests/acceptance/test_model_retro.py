@@ -1,4 +1,4 @@
-"""A model looks back at the sprint: beside the rules, within the budget, and never in the way."""
+"""A model adds its analysis to the retro: beside the rules, within the budget, never blocking."""
 
 from __future__ import annotations
 
@@ -37,22 +37,16 @@ caloron_feedback:
 """
 
 
-def looks_back(answer: Any = ANSWER, **what: Any) -> dict[str, Any]:
-    said = answer if isinstance(answer, str) else json.dumps(answer)
-    return does("retro", output=said, **({"report": PRICE} | what))
+def writes_analysis(answer: Any = ANSWER, **what: Any) -> dict[str, Any]:
+    output = answer if isinstance(answer, str) else json.dumps(answer)
+    return does("retro", output=output, **({"report": PRICE} | what))
 
 
 @pytest.fixture
 def asking(home: Home) -> Home:
-    """A project that has a model look back."""
+    """A project with a model in its retro."""
     home.set(retro="model")
     return home
-
-
-def told(home: Home, *command: str) -> dict[str, Any]:
-    answer = home.caloron(*command)
-    assert answer.code == 0, answer
-    return answer.data
 
 
 def page(home: Home) -> str:
@@ -64,10 +58,10 @@ def learned(home: Home) -> dict[str, dict[str, Any]]:
     return {i["text"]: i for i in json.loads(file.read_text())["improvements"]}
 
 
-def test_the_model_gets_numbers_and_feedback_and_what_it_says_stands_beside_the_rules(
+def test_the_model_gets_numbers_and_feedback_and_its_analysis_is_in_the_report(
     asking: Home,
 ) -> None:
-    asking.script(looks_back(), writes("a", output=FEEDBACK, report={"cost_usd": 0.5}))
+    asking.script(writes_analysis(), writes("a", output=FEEDBACK, report={"cost_usd": 0.5}))
     answer = asking.sprint(task("a"))
     assert (answer.code, answer.data["phase"]) == (0, "ended"), answer
     (prompt,) = asking.prompts("retro")
@@ -80,19 +74,19 @@ def test_the_model_gets_numbers_and_feedback_and_what_it_says_stands_beside_the_
     assert f"[high] {ADVICE['description']} — when: a task reads files — {ADVICE['evidence']}" in (
         report
     )
-    found = told(asking, "retro", "--sprint", "1")
+    retro = asking.data("retro", "--sprint", "1")
     assert problems(asking.caloron("retro").json, PUBLISHED, PUBLISHED) == []
-    assert found["model_analysis"]["sentiment"] == "mixed"
-    assert found["report_markdown"] == report
-    assert (found["kpis"]["cost_usd"], found["kpis"]["total_tokens"]) == (0.75, 100)
-    costs = {agent["agent"]: agent["cost_usd"] for agent in told(asking, "report")["agents"]}
+    assert retro["model_analysis"]["sentiment"] == "mixed"
+    assert retro["report_markdown"] == report
+    assert (retro["kpis"]["cost_usd"], retro["kpis"]["total_tokens"]) == (0.75, 100)
+    costs = {agent["agent"]: agent["cost_usd"] for agent in asking.data("report")["agents"]}
     assert costs == {"a": 0.5, "reviewer-1": 0.0, "retro-1": 0.25}
 
 
-def test_its_improvement_is_known_by_its_source_and_reaches_the_next_planner(
+def test_an_improvement_of_the_model_names_its_source_and_reaches_the_next_planner(
     asking: Home,
 ) -> None:
-    asking.script(looks_back(), writes("a"))
+    asking.script(writes_analysis(), writes("a"))
     assert asking.sprint(task("a")).code == 0
     mine = learned(asking)[ADVICE["description"]]
     assert (mine["status"], mine["source"], mine["seen_in"]) == (
@@ -102,22 +96,22 @@ def test_its_improvement_is_known_by_its_source_and_reaches_the_next_planner(
     )
     again = ADVICE | {"description": "name the file formats, in each task!", "evidence": "b too"}
     plan = does("po", output=json.dumps([task("b")]))
-    asking.script(plan, looks_back(ANSWER | {"improvements": [again]}), writes("b"))
+    asking.script(plan, writes_analysis(ANSWER | {"improvements": [again]}), writes("b"))
     assert asking.sprint().code == 0
     (planner,) = asking.prompts("po", sprint="demo-2")
     assert f"- [high] {ADVICE['description']} — when: a task reads files — a asked" in planner
     (prompt,) = asking.prompts("retro", sprint="demo-2")
     assert f"- {ADVICE['description']}" in prompt
-    one = learned(asking)[again["description"]]
-    assert (one["status"], one["seen_in"]) == ("applied", ["demo-1", "demo-2"])
+    improvement = learned(asking)[again["description"]]
+    assert (improvement["status"], improvement["seen_in"]) == ("applied", ["demo-1", "demo-2"])
     assert ADVICE["description"] not in learned(asking)
 
 
 FAILURES = {
-    "crash": looks_back("boom", exit_code=3),
-    "quota": looks_back(report=PRICE | {"trouble": "quota", "detail": "come back at noon"}),
-    "prose": looks_back("It went well."),
-    "other words": looks_back(ANSWER | {"sentiment": "great"}),
+    "crash": writes_analysis("boom", exit_code=3),
+    "quota": writes_analysis(report=PRICE | {"trouble": "quota", "detail": "come back at noon"}),
+    "prose": writes_analysis("It went well."),
+    "other words": writes_analysis(ANSWER | {"sentiment": "great"}),
 }
 REASONS = {
     "crash": "ended with exit code 3: boom",
@@ -128,7 +122,7 @@ REASONS = {
 
 
 @pytest.mark.parametrize("kind", FAILURES)
-def test_whatever_goes_wrong_the_sprint_ends_and_the_report_says_why(
+def test_a_failing_model_does_not_stop_the_sprint_and_the_report_says_why(
     asking: Home, kind: str
 ) -> None:
     asking.script(FAILURES[kind], writes("a", ending=False))
@@ -138,9 +132,9 @@ def test_whatever_goes_wrong_the_sprint_ends_and_the_report_says_why(
     last = page(asking).splitlines()[-1]
     # Marks of Markdown in text of others are escaped.
     assert REASONS[kind] in last.replace("\\", "")
-    found = told(asking, "retro")
-    assert found["model_analysis"] is None
-    assert REASONS[kind] in found["model_problem"]
+    retro = asking.data("retro")
+    assert retro["model_analysis"] is None
+    assert REASONS[kind] in retro["model_problem"]
     assert learned(asking).keys() == {
         "Ask agents for feedback: none was given, so clarity and blockers are not known"
     }
@@ -149,9 +143,9 @@ def test_whatever_goes_wrong_the_sprint_ends_and_the_report_says_why(
     assert answer.data["cost_usd"] == 0.25 * asked
 
 
-def test_an_answer_in_another_form_may_be_put_right_once(asking: Home) -> None:
-    wrong = looks_back(ANSWER | {"themes": "one"}, attempt=1)
-    asking.script(wrong, looks_back(attempt=2), writes("a"))
+def test_the_model_may_correct_an_invalid_answer_once(asking: Home) -> None:
+    wrong = writes_analysis(ANSWER | {"themes": "one"}, attempt=1)
+    asking.script(wrong, writes_analysis(attempt=2), writes("a"))
     assert asking.sprint(task("a")).code == 0
     first, second = asking.prompts("retro")
     assert "could not be used" not in first
@@ -161,7 +155,7 @@ def test_an_answer_in_another_form_may_be_put_right_once(asking: Home) -> None:
 
 def test_without_money_left_no_model_is_asked(asking: Home) -> None:
     dear = does("review", output="APPROVED", report={"cost_usd": 1.0})
-    asking.script(looks_back(), dear, writes("a"))
+    asking.script(writes_analysis(), dear, writes("a"))
     answer = asking.sprint(task("a"), options=("--budget", "1"))
     assert (answer.code, answer.data["phase"], answer.data["cost_usd"]) == (0, "ended", 1.0)
     assert "the budget of $1.00 is used up" in page(asking)
@@ -171,23 +165,23 @@ def test_without_money_left_no_model_is_asked(asking: Home) -> None:
     assert page(asking).endswith("the analysis by stub thinker-1.\n")
 
 
-def test_a_setting_with_fixed_words_takes_them_and_no_others(home: Home) -> None:
+def test_a_setting_with_fixed_values_accepts_no_others(home: Home) -> None:
     for key, word in (("retro", "model"), ("network", "none")):
-        assert told(home, "config", "set", key, word)["value"] == word
-        assert told(home, "config", "get", key)["value"] == word
+        assert home.data("config", "set", key, word)["value"] == word
+        assert home.data("config", "get", key)["value"] == word
         wrong = home.caloron("config", "set", key, "sometimes")
         assert (wrong.code, "expected one of" in wrong.error["message"]) == (2, True)
 
 
-def test_by_itself_only_a_framework_that_a_model_drives_is_asked(home: Home) -> None:
-    home.script(looks_back(), writes("a"))
+def test_by_default_only_a_framework_with_a_model_is_asked(home: Home) -> None:
+    home.script(writes_analysis(), writes("a"))
     assert home.sprint(task("a")).code == 0
     assert home.attempts("retro") == 0
     assert page(home).endswith("\nWritten by rules; no model was asked.\n")
 
 
-def test_a_sprint_without_tasks_has_nothing_that_a_model_could_look_at(asking: Home) -> None:
-    asking.script(looks_back(), does("po", output="I have no plan."))
+def test_a_sprint_without_tasks_asks_no_model(asking: Home) -> None:
+    asking.script(writes_analysis(), does("po", output="I have no plan."))
     answer = asking.sprint()
     assert answer.code == 8, answer
     assert asking.attempts("retro") == 0
@@ -195,44 +189,44 @@ def test_a_sprint_without_tasks_has_nothing_that_a_model_could_look_at(asking: H
     assert "**stopped**: the plan is not valid" in page(asking)
 
 
-def test_a_task_that_goes_on_later_is_looked_at_anew(asking: Home) -> None:
-    asking.script(looks_back(), does("implement", "a", output="no disk", exit_code=9))
+def test_a_task_that_continues_later_is_analysed_again(asking: Home) -> None:
+    asking.script(writes_analysis(), does("implement", "a", output="no disk", exit_code=9))
     assert asking.sprint(task("a")).code == 10
-    (need,) = told(asking, "inbox")["needs"]
-    newer = looks_back(ANSWER | {"themes": ["all is well now"]})
+    (need,) = asking.data("inbox")["needs"]
+    newer = writes_analysis(ANSWER | {"themes": ["all is well now"]})
     asking.script(newer, writes("a"))
     for command in need["commands"]:
         assert asking.caloron(*command.split()[1:]).code == 0
     assert "- all is well now" in page(asking)
     assert "formats were guessed" not in page(asking)
     assert asking.attempts("retro") == 2
-    # Nothing has moved since: nobody is asked again.
+    # Nothing has changed since: no model is asked again.
     assert asking.caloron("resume").code == 0
     assert asking.attempts("retro") == 2
 
 
-def test_whoever_stops_during_the_retro_gets_the_one_of_the_rules(asking: Home) -> None:
+def test_a_stop_during_the_retro_leaves_the_retro_of_the_rules(asking: Home) -> None:
     thinking = asking.gate("thinking")
-    asking.script(looks_back(run=thinking.line), writes("a"))
+    asking.script(writes_analysis(run=thinking.line), writes("a"))
     running = asking.start_sprint(task("a"))
     thinking.wait_for_agent()
-    assert told(asking, "why")["why"] == "a model looks back at the sprint"
-    assert told(asking, "status")["last_sprint"]["phase"] == "retro"
+    assert asking.data("why")["why"] == "a model looks back at the sprint"
+    assert asking.data("status")["last_sprint"]["phase"] == "retro"
     answer = running.interrupt()
     assert (answer.code, answer.data["phase"]) == (0, "ended"), answer
     assert "every result is in; a model looks back (Ctrl-C ends without it)" in answer.stderr
     assert "no model looked back: the sprint was stopped" in answer.stderr
     assert "missing: the sprint was stopped." in page(asking)
-    assert told(asking, "inbox")["needs"] == []
+    assert asking.data("inbox")["needs"] == []
 
 
-def test_an_engine_that_is_killed_while_the_model_thinks_finds_its_answer(asking: Home) -> None:
+def test_an_engine_killed_while_the_model_thinks_uses_its_answer(asking: Home) -> None:
     thinking = asking.gate("thinking")
-    asking.script(looks_back(run=thinking.line), writes("a"))
+    asking.script(writes_analysis(run=thinking.line), writes("a"))
     running = asking.start_sprint(task("a"))
     thinking.wait_for_agent()
     running.kill()
-    (need,) = told(asking, "inbox")["needs"]
+    (need,) = asking.data("inbox")["needs"]
     assert need["kind"] == "resume"
     assert need["why"].startswith("The engine was killed; agent retro (retro) still runs")
     thinking.open()

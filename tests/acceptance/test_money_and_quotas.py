@@ -1,4 +1,4 @@
-"""What agents cost is counted, a budget is kept, and a provider's no is nobody's failure."""
+"""The cost of agents is counted, a budget is kept, and a refusal of the provider is no failure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _paid(name: str, usd: float) -> dict[str, Any]:
 
 
 def _reports(words: str, **what: Any) -> dict[str, Any]:
-    """An agent that ends with this report, a JSON object in which the shell fills things in."""
+    """An agent that ends with this report, a JSON object with variables of the shell."""
     return does("implement", "a", run=f'echo "{words}" > $CALORON_REPORT; exit 1', **what)
 
 
@@ -47,7 +47,7 @@ def test_a_used_up_budget_stops_the_sprint_and_more_money_lets_it_go_on(home: Ho
     assert "budget: $5.00, of which $1.20 was spent before" in answer.stderr
 
 
-def test_work_of_another_sprint_does_not_use_up_the_budget_of_this_one(home: Home) -> None:
+def test_work_of_another_sprint_does_not_use_the_budget_of_this_sprint(home: Home) -> None:
     """The last agent spends the last cent; what waits then belongs to a sprint that was stopped."""
     writing = home.gate("writing")
     home.script(writes("a", run=writing.line))
@@ -62,7 +62,7 @@ def test_work_of_another_sprint_does_not_use_up_the_budget_of_this_one(home: Hom
     assert home.files() == {"b.txt": b"b\n"}
 
 
-def test_agents_of_ones_own_that_tell_their_cost_are_held_to_the_budget(home: Home) -> None:
+def test_custom_agents_that_report_their_cost_have_to_keep_the_budget(home: Home) -> None:
     line = (
         "echo x > $CALORON_TASK_ID.txt; echo '{\"cost_usd\": 0.6}' > $CALORON_REPORT; echo APPROVED"
     )
@@ -75,7 +75,7 @@ def test_agents_of_ones_own_that_tell_their_cost_are_held_to_the_budget(home: Ho
 
 
 def test_a_planner_may_name_an_agent_that_costs_money(home: Home) -> None:
-    """The project's own agents cost nothing, so nobody counted before the plan was there."""
+    """The project's own agents cost nothing, so nothing was counted before the plan was there."""
     line = f"echo '{json.dumps([task('a', framework='stub'), task('b', 'a', framework='stub')])}'"
     home.set(framework="command", run_budget_usd=1.0)
     home.set(command=["sh", "-c", f"test $CALORON_ROLE != po || {line}; echo APPROVED"])
@@ -88,7 +88,7 @@ def test_a_planner_may_name_an_agent_that_costs_money(home: Home) -> None:
 
 
 def test_agents_side_by_side_never_have_more_than_the_budget_between_them(home: Home) -> None:
-    """What a run may spend is set aside while it works, so the second has to wait for the rest."""
+    """A run reserves its budget while it works, so the second run has to wait for the rest."""
     home.set(run_budget_usd=1.0)
     both = home.gate("both")
     home.script(*(_paid(name, 0.2) | {"run": both.line} for name in "ab"))
@@ -102,7 +102,7 @@ def test_agents_side_by_side_never_have_more_than_the_budget_between_them(home: 
     assert answer.data["cost_usd"] == 0.4
 
 
-def test_an_interrupted_agents_money_is_counted_too(home: Home) -> None:
+def test_the_cost_of_an_interrupted_agent_is_counted(home: Home) -> None:
     writing = home.gate("writing")
     spent = "echo '{\"cost_usd\": 0.25}' > $CALORON_REPORT"
     home.script(_paid("b", 0.1), writes("a", run=f"{spent}; {writing.line}"))
@@ -115,14 +115,14 @@ def test_an_interrupted_agents_money_is_counted_too(home: Home) -> None:
     assert answer.data["cost_usd"] == 0.5
 
 
-def test_a_used_up_quota_is_waited_for_and_is_no_failure(home: Home) -> None:
+def test_a_sprint_waits_for_an_exhausted_quota_and_counts_no_failure(home: Home) -> None:
     quota = (
         r"{\"trouble\": \"quota\", \"detail\": \"5-hour limit\","
         r" \"reset_at\": $(($(date +%s) + 6))}"
     )
     home.script(
         _reports(quota, attempt=1),
-        # One real failure is forgiven; if the quota counted as another, it would be escalated.
+        # A real failure is retried; if the quota counted as another failure, it would be escalated.
         does("implement", "a", attempt=2, exit_code=1),
         writes("a", attempt=3),
     )
@@ -131,9 +131,9 @@ def test_a_used_up_quota_is_waited_for_and_is_no_failure(home: Home) -> None:
     def waits() -> bool:
         if home.attempts("implement") != 1:
             return False
-        (told,) = home.caloron("why").data["tasks"]
+        (task_row,) = home.caloron("why").data["tasks"]
         (paused,) = home.caloron("status").data["last_sprint"]["paused"] or [{"what": ""}]
-        return "waits: stub: quota until " in told["why"] and paused["what"] == "quota"
+        return "waits: stub: quota until " in task_row["why"] and paused["what"] == "quota"
 
     wait_for(waits, "a task that waits for its quota")
     answer = running.wait()
@@ -144,7 +144,7 @@ def test_a_used_up_quota_is_waited_for_and_is_no_failure(home: Home) -> None:
     assert home.files() == {"a.txt": b"a\n"}
 
 
-def test_a_refused_credential_stops_the_sprint_until_the_user_has_put_it_right(home: Home) -> None:
+def test_a_refused_credential_stops_the_sprint_until_the_user_fixes_it(home: Home) -> None:
     auth = r"{\"trouble\": \"auth\", \"detail\": \"invalid x-api-key\"}"
     home.script(_reports(auth), writes("b"))
     answer = home.sprint(task("a"), task("b", "a"))
@@ -161,7 +161,7 @@ def test_a_refused_credential_stops_the_sprint_until_the_user_has_put_it_right(h
     assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
 
 
-def test_a_report_that_is_nonsense_is_no_harm(home: Home) -> None:
+def test_an_invalid_report_is_harmless(home: Home) -> None:
     home.script(
         writes("a", run="head -c 200000 /dev/urandom > $CALORON_REPORT"),
         writes("b", run="ln -sf /etc/passwd $CALORON_REPORT"),
@@ -194,5 +194,5 @@ def test_work_that_cannot_be_saved_stays_in_its_workspace_until_it_can(home: Hom
     wait_for(lambda: home.events("work_salvaged"), "the salvage")
     resumed.interrupt()
     (saved,) = home.events("work_salvaged")
-    assert home.git("show", f"{saved['ref']}:half.txt", place="mirror.git") == b"half a day\n"
+    assert home.git("show", f"{saved['ref']}:half.txt", repository="mirror.git") == b"half a day\n"
     assert not kept.exists()

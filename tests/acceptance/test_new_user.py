@@ -27,7 +27,7 @@ def shop(bare_home: Home) -> Repository:
     first = json.dumps([task("endpoint", title=LONG), task("docs", "endpoint")])
     second = json.dumps([task("metrics")])
     bare_home.script(
-        # Only a planner that was told the lesson has a plan the second time.
+        # Only a planner with the lesson in its prompt has a plan the second time.
         does("po", match=LESSON, output=second),
         does("po", match="health endpoint", output=first),
         writes("endpoint", output=UNCLEAR),
@@ -49,26 +49,26 @@ def _at_terminal(
     if answer:
         terminal.read_until("[y/N/e]")
         terminal.type(f"{answer}\n")
-    code, seen = terminal.end()
-    assert code == ends, seen
+    code, screen = terminal.end()
+    assert code == ends, screen
     # No line is wider than the terminal, but for paths, which must stay in one piece.
     wide = [line for line in terminal.lines() if cell_len(line) > columns]
     if arguments[0] != "report":
         assert [line for line in wide if str(shop.home.root) not in line] == []
-    return seen
+    return screen
 
 
 def test_from_an_empty_home_to_a_second_sprint_that_uses_a_lesson(shop: Repository) -> None:
     assert not shop.home.path.exists()
     shop.home.environment["CALORON_CLAUDE"] = "no-such-program"
-    looked = _at_terminal(shop, "doctor", columns=80, ends=8)
-    assert "ok   sandbox" in looked
-    assert "FAIL framework" in looked
-    assert "--framework" in looked
+    doctor = _at_terminal(shop, "doctor", columns=80, ends=8)
+    assert "ok   sandbox" in doctor
+    assert "FAIL framework" in doctor
+    assert "--framework" in doctor
 
     old = shop.head
     screen = _at_terminal(shop, "sprint", GOAL, "--framework", "stub", columns=80, answer="y")
-    for told in (
+    for words in (
         "Project shop is set up for",
         "verify     python3 -m unittest discover -s tests",
         "NOT SEEN BY AGENTS: 1 file that is not committed (1 new)",
@@ -77,8 +77,8 @@ def test_from_an_empty_home_to_a_second_sprint_that_uses_a_lesson(shop: Reposito
         "shop-1  2/2 done  Add a health endpoint",
         "Get the result: caloron take\n",
     ):
-        assert told in screen, screen
-    # The user's branch is not moved, and nothing of theirs was touched.
+        assert words in screen, screen
+    # The user's branch and files are unchanged.
     assert shop.head == old
     assert (shop.path / "idea.txt").read_text() == "not committed\n"
 
@@ -101,15 +101,15 @@ def test_from_an_empty_home_to_a_second_sprint_that_uses_a_lesson(shop: Reposito
     assert (shop.path / "metrics.txt").exists()
 
 
-def test_a_plan_that_was_declined_waits_and_can_be_thrown_away(shop: Repository) -> None:
+def test_a_declined_plan_waits_and_can_be_discarded(shop: Repository) -> None:
     terminal = Terminal(shop.home, "sprint", GOAL, "--framework", "stub", cwd=shop.path, columns=80)
     terminal.read_until("[y/N/e]")
     terminal.type("what?\n")
     terminal.read_until("[y/N/e]", times=2)
     terminal.type("\n")
-    code, seen = terminal.end()
-    assert code == 11, seen
-    assert "waits for approval" in seen
+    code, screen = terminal.end()
+    assert code == 11, screen
+    assert "waits for approval" in screen
     _at_terminal_says_yes(shop)
     assert shop.caloron("history").data["sprints"][0]["phase"] == "ended"
 
@@ -118,6 +118,6 @@ def _at_terminal_says_yes(shop: Repository) -> None:
     terminal = Terminal(shop.home, "discard", cwd=shop.path, columns=80)
     terminal.read_until("Discard this?")
     terminal.type("y\n")
-    code, seen = terminal.end()
-    assert code == 0, seen
-    assert "2 tasks cancelled" in seen
+    code, screen = terminal.end()
+    assert code == 0, screen
+    assert "2 tasks cancelled" in screen

@@ -61,7 +61,7 @@ def test_reading_commands_show_everything_and_change_nothing(older: Home) -> Non
         'Add a "cart" to the shop',
         "it ended with exit code 1",
     )
-    # The older program had copied 2/2 into the record of a sprint that did nothing.
+    # The older program had copied 2/2 into the record of a sprint without results.
     assert older.caloron("show", "shop-9").data["total_tasks"] == 0
     metrics = older.caloron("metrics").data
     assert (metrics["total_sprints"], metrics["adopted_sprints"]) == (9, 9)
@@ -131,7 +131,7 @@ def test_a_new_sprint_goes_on_from_it_with_its_lessons(older: Home) -> None:
     assert [v["version"] for v in versions["cart"]] == ["1.0", "1.1", "1.2"]
     assert versions["pay"][0]["framework"] == "stub"
     assert yaml.safe_load((workspace / "agents" / "pay.agent").read_text())["version"] == "1.0.0"
-    # All that was there is there still, if not in its place then beside it.
+    # Every text of the old home is still there, in its file or beside it.
     texts = set(tree(older).values())
     changed = {"config.yml", "learnings.json", "agent_versions.json"}
     lost = [name for name, text in before.items() if text not in texts]
@@ -224,7 +224,7 @@ def test_a_plan_in_the_form_of_the_original_runs_and_unsupported_fields_are_name
     assert "tasks[1].reviewed_by" in answer.stderr
     written = json.loads((home.project() / "workspace" / "dag.json").read_bytes())
     assert [t["agent_prompt"] for t in written] == ["Write a\n\nBe kind.", "Write b\n\nBe kind."]
-    # What we write is a plan that we take.
+    # A plan that Caloron writes is a plan that it accepts.
     again = home.caloron(
         "sprint", "again", "--plan", str(home.project() / "workspace" / "dag.json"), "--dry-run"
     )
@@ -258,11 +258,11 @@ def test_before_the_first_sprint_every_command_refers_to_the_imported_sprints(ol
     assert older.caloron("agents", "show", "nobody").code == 3
 
 
-@pytest.mark.parametrize("place", ["projects/{name}/workspace", "elsewhere"])
+@pytest.mark.parametrize("old_work_dir", ["projects/{name}/workspace", "elsewhere"])
 def test_a_home_that_was_moved_is_used_where_it_is_now(
-    older: Home, tmp_path: Path, place: str
+    older: Home, tmp_path: Path, old_work_dir: str
 ) -> None:
-    gone = tmp_path / "gone" / place.format(name="shop")
+    gone = tmp_path / "gone" / old_work_dir.format(name="shop")
     older.set("shop", framework="stub", poll_s=0.2, work_dir=str(gone))
     older.script(does("po", output=json.dumps([task("cart")])), writes("cart"))
     answer = older.sprint()

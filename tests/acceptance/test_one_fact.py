@@ -1,7 +1,7 @@
 """One fact in the ledger changes: exactly what depends on it changes with it, and nothing else.
 
-Compared is everything that `report`, `metrics` and `show` answer, and every line that the next
-planner gets.
+The tests compare all answers of `report`, `metrics` and `show`, and every line of the prompt of the
+next planner.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from caloron.ledger.ledger import Ledger
 from caloron.ledger.tick_context import TickContext
 from tests.support.home import Home, does, task, writes
 
-SAID = """done
+ANSWER = """done
 ---
 caloron_feedback:
   task_clarity: 3
@@ -40,7 +40,7 @@ Changes = dict[str, tuple[Any, Any]]
 def single(home: Home) -> Home:
     """A project with one finished sprint of one task."""
     home.set(verify="echo verified")
-    home.script(writes("a", output=SAID, report={"cost_usd": 0.5}))
+    home.script(writes("a", output=ANSWER, report={"cost_usd": 0.5}))
     assert home.sprint(task("a")).code == 0
     return home
 
@@ -54,7 +54,7 @@ def more_cost(home: Home) -> None:
     ledger.close()
 
 
-def one_more_round(home: Home) -> None:
+def add_review_round(home: Home) -> None:
     def reviewed_again(data: dict[str, Any]) -> dict[str, Any]:
         review = data["review"]
         return data | {"review": review | {"reviewed": [*review["reviewed"], "another"]}}
@@ -67,7 +67,7 @@ def a_failure(home: Home) -> None:
 
 
 def edit(home: Home, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Somebody writes into the database itself, past everything of ours."""
+    """Write into the database itself, past all code of Caloron."""
     with home.ledger() as ledger:
         (data,) = ledger.execute("SELECT data FROM tasks WHERE id = 'a'").fetchone()
         new = change(json.loads(data))
@@ -76,7 +76,7 @@ def edit(home: Home, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None
 
 
 def leaves(data: Any, path: str = "") -> dict[str, Any]:
-    """Every single value of an answer, by where it stands; lists of records by their names."""
+    """Return every single value of an answer by its path; lists of records by their names."""
     if isinstance(data, dict):
         return {k: v for name in data for k, v in leaves(data[name], f"{path}.{name}").items()}
     if isinstance(data, list) and data and isinstance(data[0], dict):
@@ -84,18 +84,18 @@ def leaves(data: Any, path: str = "") -> dict[str, Any]:
     return {path.lstrip("."): data}
 
 
-def _name(entry: dict[str, Any], place: int) -> str:
+def _name(entry: dict[str, Any], position: int) -> str:
     known = ("metric", "agent", "task", "id")
-    return next((str(entry[name]) for name in known if entry.get(name)), str(place))
+    return next((str(entry[name]) for name in known if entry.get(name)), str(position))
 
 
 def everything(home: Home) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    leaves_by_path: dict[str, Any] = {}
     for command in (("report",), ("metrics",), ("show", "1")):
         answer = home.caloron(*command)
         assert answer.code == 0, answer
-        found |= leaves(answer.data, command[0])
-    return found | {f"prompt|{line}": True for line in planner_context(home).splitlines()}
+        leaves_by_path |= leaves(answer.data, command[0])
+    return leaves_by_path | {f"prompt|{line}": True for line in planner_context(home).splitlines()}
 
 
 def planner_context(home: Home) -> str:
@@ -201,10 +201,10 @@ FAILURE: Changes = AS_IT_WAS | {
 
 @pytest.mark.parametrize(
     ("change", "expected"),
-    [(more_cost, COST), (one_more_round, ROUND), (a_failure, FAILURE)],
+    [(more_cost, COST), (add_review_round, ROUND), (a_failure, FAILURE)],
     ids=["cost", "round", "failure"],
 )
-def test_one_fact_changes_exactly_what_depends_on_it(
+def test_a_fact_changes_exactly_the_values_that_depend_on_it(
     single: Home, change: Change, expected: Changes
 ) -> None:
     before = everything(single)
@@ -214,7 +214,7 @@ def test_one_fact_changes_exactly_what_depends_on_it(
     assert changed(before, after) == expected
 
 
-@pytest.mark.parametrize("change", [more_cost, one_more_round, a_failure])
+@pytest.mark.parametrize("change", [more_cost, add_review_round, a_failure])
 def test_the_prompt_of_the_next_planner_has_exactly_this_context(
     single: Home, change: Change
 ) -> None:

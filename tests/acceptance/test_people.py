@@ -13,11 +13,11 @@ from tests.support.wait import wait_for
 def _open_pull(home: Home, name: str = "a") -> dict[str, Any]:
     """The task's pull request, once it is open."""
 
-    def look() -> list[dict[str, Any]]:
+    def open_pulls_of_task() -> list[dict[str, Any]]:
         return [pull for pull in home.pulls("open") if pull.get("task") == name]
 
-    found: list[dict[str, Any]] = wait_for(look, f"a pull request of {name}")
-    return found[0]
+    pulls: list[dict[str, Any]] = wait_for(open_pulls_of_task, f"a pull request of {name}")
+    return pulls[0]
 
 
 def _in_review(home: Home, *more: dict[str, Any]) -> tuple[Running, dict[str, Any]]:
@@ -31,7 +31,7 @@ def _in_review(home: Home, *more: dict[str, Any]) -> tuple[Running, dict[str, An
 
 
 def test_people_decide_about_changes_in_review_and_about_tasks_that_wait(home: Home) -> None:
-    """One task for each act; the reviewing agents wait until all acts were seen."""
+    """A task for each act; the reviewing agents wait until the engine has processed all acts."""
     reviewer = home.gate("review")
     fixes = {
         "changes": "keep the old name",
@@ -112,7 +112,7 @@ def test_a_person_closing_the_issue_while_the_agent_writes_stops_that_agent(home
     assert [p["task"] for p in home.pulls()] == ["b"]
 
 
-def test_a_person_closing_the_issue_cancels_the_task_and_holds_its_dependents(home: Home) -> None:
+def test_a_person_closing_the_issue_cancels_the_task_and_blocks_its_dependents(home: Home) -> None:
     running, _ = _in_review(home)
     issue = next(i for i in home.issues() if i["task"] == "a")
     assert home.caloron("issue", "close", str(issue["number"])).code == 0
@@ -122,7 +122,7 @@ def test_a_person_closing_the_issue_cancels_the_task_and_holds_its_dependents(ho
     assert f"issue #{issue['number']} was closed by Ada" in answer.tasks["a"]["why"]
     assert answer.tasks["b"]["why"] == "held by a"
     assert home.files() == {}
-    # The sprint ended with it: nobody looks any more, and whoever changes their mind is told how.
+    # The sprint ended with it: a later change of mind gets an answer with the command to use.
     assert "continue with: caloron resume demo-1 --project demo" in answer.error["hint"]
 
     # Opened again, the task goes on where it was.
@@ -133,7 +133,7 @@ def test_a_person_closing_the_issue_cancels_the_task_and_holds_its_dependents(ho
     assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
 
 
-def test_acts_while_nothing_runs_are_taken_in_by_the_next_resume(home: Home) -> None:
+def test_acts_while_nothing_runs_are_processed_by_the_next_resume(home: Home) -> None:
     running, pull = _in_review(home)
     assert running.interrupt().code == 11
     home.caloron("pr", "merge", str(pull["number"]))
@@ -161,7 +161,7 @@ def test_a_person_can_settle_an_escalated_task_by_cancelling_it(home: Home) -> N
     assert answer.statuses == {"a": "Cancelled", "b": "Blocked"}
 
 
-def test_what_is_said_after_the_end_is_carried_out_by_the_next_resume(home: Home) -> None:
+def test_comments_after_the_end_are_carried_out_by_the_next_resume(home: Home) -> None:
     running, _ = _in_review(home)
     issue = next(i["number"] for i in home.issues() if i.get("task") == "a")
     assert home.caloron("issue", "comment", str(issue), "caloron:cancel").code == 0

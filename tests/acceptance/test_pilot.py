@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.figures import tell
+from tests.support.figures import record_figures
 from tests.support.gitea import Gitea, Server
 from tests.support.home import Answer, Home, does, task, writes
 from tests.support.live import Live, artefacts, done_twice, live_project, marker_of
@@ -56,7 +56,7 @@ def _plan() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("two_accounts", [True, False], ids=["two accounts", "one account"])
-def test_the_demo_sprint_ends_merged_on_gitea_and_the_next_one_knows_what_was_learned(
+def test_the_demo_sprint_is_merged_on_gitea_and_the_next_sprint_gets_its_lessons(
     bare_home: Home, gitea: Gitea, two_accounts: bool
 ) -> None:
     live = live_project(bare_home, gitea, two_accounts=two_accounts)
@@ -69,8 +69,8 @@ def test_the_demo_sprint_ends_merged_on_gitea_and_the_next_one_knows_what_was_le
     assert live.repository.file("NOTES.md") == "averages\nspread\n"
     assert live.repository.file("averages.py") == "mean\nmedian\n"
     _artefacts_are_there_once(live)
-    _verdicts_are_told(live, two_accounts=two_accounts)
-    tell(
+    _verdicts_are_published(live, two_accounts=two_accounts)
+    record_figures(
         f"the demo sprint, {'two accounts' if two_accounts else 'one account'}",
         {"tasks": 4, "seconds": round(took, 1), "pull requests": len(live.repository.pulls())},
     )
@@ -79,19 +79,19 @@ def test_the_demo_sprint_ends_merged_on_gitea_and_the_next_one_knows_what_was_le
 
 
 def _artefacts_are_there_once(live: Live) -> None:
-    found = artefacts(live.repository)
+    on_forge = artefacts(live.repository)
     assert done_twice(live.repository) == []
-    assert [name for name, _, _ in found["issues"]] == [
+    assert [name for name, _, _ in on_forge["issues"]] == [
         f"issue/demo-1/{name}" for name in sorted(_DIAMOND)
     ]
-    for _, state, labels in found["issues"]:
+    for _, state, labels in on_forge["issues"]:
         assert state == "closed"
         assert {"caloron:task", "caloron:assigned", "caloron:done"} <= set(labels)
-    assert [(name, state) for name, state, _ in found["pulls"]] == [
+    assert [(name, state) for name, state, _ in on_forge["pulls"]] == [
         (f"pull/demo-1/{name}/1", "merged") for name in sorted(_DIAMOND)
     ]
     for name in _DIAMOND:
-        on_issue = [what for where, what in found["comments"] if where == f"issue/demo-1/{name}"]
+        on_issue = [what for where, what in on_forge["comments"] if where == f"issue/demo-1/{name}"]
         assert on_issue.count(f"comment/demo-1/{name}/progress") == 1, on_issue
         assert on_issue.count(f"comment/demo-1/{name}/completed/done") == 1, on_issue
     bodies = {p["number"]: p["body"] for p in live.repository.pulls()}
@@ -99,11 +99,11 @@ def _artefacts_are_there_once(live: Live) -> None:
     for body in bodies.values():
         name = marker_of(body).split("/")[2]
         assert f"Closes #{issues[f'issue/demo-1/{name}']}" in body
-    feedback = [what for where, what in found["comments"] if "/feedback/" in what]
+    feedback = [what for where, what in on_forge["comments"] if "/feedback/" in what]
     assert any(what.startswith("comment/demo-1/samples/feedback/") for what in feedback)
 
 
-def _verdicts_are_told(live: Live, *, two_accounts: bool) -> None:
+def _verdicts_are_published(live: Live, *, two_accounts: bool) -> None:
     repository = live.repository
     (pull,) = [p for p in repository.pulls() if "/averages/" in marker_of(p["body"])]
     reviews = repository.who.get(f"{repository.path}/pulls/{pull['number']}/reviews")
@@ -137,7 +137,7 @@ def _second_sprint(live: Live) -> None:
     assert done_twice(live.repository) == []
 
 
-def test_people_act_in_mid_flight_with_the_forges_own_means(bare_home: Home, gitea: Gitea) -> None:
+def test_people_act_during_a_sprint_in_the_forge_itself(bare_home: Home, gitea: Gitea) -> None:
     live = live_project(bare_home, gitea)
     at_work, reading = bare_home.gate("at-work"), bare_home.gate("reading")
     bare_home.script(
@@ -184,7 +184,7 @@ def test_people_act_in_mid_flight_with_the_forges_own_means(bare_home: Home, git
     assert live.repository.file("change.txt") == "as ada asked\n"
     assert live.repository.file("also.txt") == "also\n"
     assert done_twice(live.repository) == []
-    tell("people in mid-flight", {"acts": 5, "tasks": len(answer.statuses)})
+    record_figures("people in mid-flight", {"acts": 5, "tasks": len(answer.statuses)})
 
 
 def test_a_gitea_that_dies_in_the_middle_costs_nothing_but_time(
@@ -212,4 +212,4 @@ def test_a_gitea_that_dies_in_the_middle_costs_nothing_but_time(
         "abc", 1
     )
     assert done_twice(live.repository) == []
-    tell("Gitea killed and started again", {"tasks": 3, "attempts": 3})
+    record_figures("Gitea killed and started again", {"tasks": 3, "attempts": 3})

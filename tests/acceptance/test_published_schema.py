@@ -1,4 +1,4 @@
-"""What `--output json` prints is what docs/schema says, and the docs are what the code says."""
+"""The output of `--output json` conforms to docs/schema, and docs/schema is up to date."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_every_command_has_a_schema_and_nothing_else_has() -> None:
     assert names == schema.COMMANDS.keys()
 
 
-def test_a_schema_can_say_no() -> None:
+def test_the_schema_rejects_wrong_answers() -> None:
     meta = {"duration_ms": 1, "version": "1", "schema": 2}
     good = {"ok": True, "command": "version", "meta": meta}
     data = {"tool": "caloron", "version": "1", "acli_version": "0.1.0"}
@@ -65,11 +65,11 @@ def test_the_answer_of_every_command_is_as_published(home: Home, tmp_path: Path)
         )
     )
     jobs, noether = tmp_path / "scheduler.json", tmp_path / "noether"
-    one = {"name": "up", "cron": "@daily", "graph": str(graph), "input": "x"}
-    jobs.write_text(json.dumps({"jobs": [one]}))
+    job = {"name": "up", "cron": "@daily", "graph": str(graph), "input": "x"}
+    jobs.write_text(json.dumps({"jobs": [job]}))
     noether.write_text("""#!/bin/sh\necho '{"ok": true, "data": {"id": "abc"}}'\n""")
     noether.chmod(0o755)
-    body = "def execute(given):\n    return 1\n"
+    body = "def execute(value):\n    return 1\n"
     added.write_text(json.dumps({"name": "one", "input": "Any", "output": "Any",
                                  "implementation": body}))  # fmt: skip
     lines = {
@@ -121,19 +121,19 @@ def test_the_answer_of_every_command_is_as_published(home: Home, tmp_path: Path)
         "cycle recover allegro": 0, "cycle stop allegro": 0, "cycle stop allegro --clear": 0,
         "nonsense": 2,
     }  # fmt: skip
-    seen = set()
+    answered = set()
     for line, code in lines.items():
         answer = home.caloron(*line.split())
         assert answer.code == code, (line, answer)
         assert problems(answer.json, PUBLISHED, PUBLISHED) == [], line
         if answer.code == 0:
-            seen.add(answer.json["command"])
-    # Of an open pull request there is none at the end of a sprint: people do these in other tests.
+            answered.add(answer.json["command"])
+    # These need an open pull request, and a finished sprint has none: other tests cover them.
     elsewhere = {"pr.merge", "pr.close", "pr.review", "take", "shell", "harness.start"}
-    assert schema.COMMANDS.keys() - seen == elsewhere
+    assert schema.COMMANDS.keys() - answered == elsewhere
 
 
-def test_what_a_first_sprint_and_take_answer_is_as_published(bare_home: Home) -> None:
+def test_the_answers_of_a_first_sprint_and_of_take_are_as_published(bare_home: Home) -> None:
     bare_home.script(writes_file("new.txt"))
     shop = repository(bare_home)
     shop.write("mine.txt", "")
@@ -151,8 +151,8 @@ def test_the_number_of_a_sprint_stands_beside_its_id(bare_home: Home) -> None:
     for line in ("why", "retro", f"trace {task}", f"logs {task}", f"agents show {task}", "take"):
         answer = shop.caloron(*line.split())
         assert problems(answer.json, PUBLISHED, PUBLISHED) == [], line
-        (found,) = [answer.data] if "sprint_id" in answer.data else answer.data["work"]
-        assert (found["sprint_id"], found["number"]) == (sprint.data["sprint_id"], 1), line
+        (row,) = [answer.data] if "sprint_id" in answer.data else answer.data["work"]
+        assert (row["sprint_id"], row["number"]) == (sprint.data["sprint_id"], 1), line
 
 
 def test_a_sprint_has_the_same_id_in_every_answer() -> None:
@@ -167,7 +167,7 @@ def test_an_integer_stands_beside_each_id_of_a_sprint() -> None:
     objects = list(_objects(schema.COMMANDS))
     assert not [names for names in objects if names & {"sprint", "sprint?"}]
     without = [n for n in objects if "sprint_id" in n and not n & {"number", "sprint_number"}]
-    # A harness is given the id alone, perhaps on a machine without the ledger.
+    # A harness gets only the id, perhaps on a machine without the ledger.
     assert without == [n for n in objects if "agent_id" in n and "exit_code" in n]
     types = {kind for name in ("number", "sprint_number") for kind in _kinds(name)}
     assert types <= {"i", "i?"}

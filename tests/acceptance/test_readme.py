@@ -14,13 +14,13 @@ from tests.support.documents import DOCS, ROOT, Block, blocks
 from tests.support.model_server import ModelServer, Rule, write
 from tests.support.newcomer import Newcomer, Typed
 
-#: What cannot be typed as it stands, and what is typed instead.
+#: Text that cannot be typed as written, and its replacement.
 _STAND_INS = {
-    # The clone is there, with what is not committed yet.
+    # The clone is there, with uncommitted files.
     "git clone <this repository> caloron && cd caloron": "cd caloron",
 }
-#: Blocks that are held by another test, because they would run this one again.
-_HELD_ELSEWHERE = {"make test\n"}
+#: Blocks that another test covers, because they would run this test again.
+_TESTED_ELSEWHERE = {"make test\n"}
 _ANSWERS = {"[y/N": "y\n"}
 
 _PLAN = [{"id": "discount", "title": "Discount", "agent_prompt": "Write discount.py."}]
@@ -33,7 +33,7 @@ def shell_blocks(page: Path) -> list[Block]:
 
 @pytest.fixture
 def model() -> Iterator[ModelServer]:
-    """What the real Claude Code talks to."""
+    """The model server behind the real Claude Code."""
     rules = (
         Rule(("You are the product owner",), [[json.dumps(_PLAN)]]),
         Rule(
@@ -48,19 +48,19 @@ def model() -> Iterator[ModelServer]:
 
 @pytest.fixture
 def newcomer(tmp_path: Path, model: ModelServer) -> Newcomer:
-    found = Newcomer(tmp_path, claude())
-    found.environment |= {
+    user = Newcomer(tmp_path, claude())
+    user.environment |= {
         "ANTHROPIC_BASE_URL": model.url,
         "ANTHROPIC_API_KEY": "sk-ant-planted-key-4711",
         "CLAUDE_CODE_MAX_RETRIES": "1",
     }
-    return found
+    return user
 
 
 def types(newcomer: Newcomer, cwd: Path, *texts: str) -> Typed:
     script = "".join(texts)
-    for told, instead in _STAND_INS.items():
-        script = script.replace(told, instead)
+    for text, instead in _STAND_INS.items():
+        script = script.replace(text, instead)
     typed = newcomer.types(script, cwd, _ANSWERS)
     assert typed.code == 0, f"{script}\n----\n{typed.screen}"
     return typed
@@ -71,12 +71,12 @@ def first_line(block: Block) -> str:
 
 
 @pytest.mark.parametrize("block", shell_blocks(ROOT / "README.md"), ids=first_line)
-def test_a_block_of_the_readme_does_what_it_says(
+def test_each_block_of_the_readme_works(
     newcomer: Newcomer, model: ModelServer, block: Block
 ) -> None:
-    if block.text in _HELD_ELSEWHERE:
+    if block.text in _TESTED_ELSEWHERE:
         return
-    # What somebody's shell says to the scripted agent is not for the demo.
+    # Settings of the user's shell for the scripted agent are not for the demo.
     before = "export CALORON_STUB_FIXTURE=/nowhere\n" if "make demo" in block.text else ""
     typed = types(newcomer, newcomer.checkout, before, block.text)
     if "make demo" in block.text:
@@ -93,8 +93,8 @@ def test_the_readme_shows_a_demo_a_sprint_and_the_tests() -> None:
     assert all(line in text for line in ("make demo", "caloron sprint ", "make test"))
 
 
-def test_getting_started_leads_to_the_result_in_ones_own_repository(newcomer: Newcomer) -> None:
-    """All of its blocks, one after the other in one shell."""
+def test_getting_started_leads_to_a_result_in_the_users_repository(newcomer: Newcomer) -> None:
+    """All blocks of the page run one after the other in one shell."""
     types(newcomer, newcomer.home, *(b.text for b in shell_blocks(DOCS / "getting-started.md")))
     assert "discounted" in (newcomer.shop / "discount.py").read_text()
 
@@ -111,7 +111,7 @@ def assert_demo_left_its_result(newcomer: Newcomer) -> None:
 
 
 def assert_page_about_the_demo_holds(newcomer: Newcomer, demo: Block) -> None:
-    """The page begins with the same command, and goes on with looking around."""
+    """The page begins with the same command, and goes on with commands that read the result."""
     first, *others = shell_blocks(DOCS / "five-minutes.md")
     assert first.text == demo.text
     typed = types(newcomer, newcomer.checkout, *(block.text for block in others))

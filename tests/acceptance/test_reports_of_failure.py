@@ -1,4 +1,4 @@
-"""A sprint that was stopped, cut off or never begun is called just that, wherever one looks."""
+"""Every view says the same of a sprint that was stopped, was cut off or never began."""
 
 from __future__ import annotations
 
@@ -6,18 +6,11 @@ import json
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.home import Home, does, task, writes
 from tests.support.wait import wait_for
-
-
-def told(home: Home, *command: str) -> dict[str, Any]:
-    answer = home.caloron(*command)
-    assert answer.code == 0, answer
-    return answer.data
 
 
 def text(home: Home, *command: str) -> str:
@@ -35,41 +28,41 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
 
 
 @pytest.mark.parametrize("how", ["interrupt", "kill"])
-def test_a_sprint_that_nobody_works_on_is_stopped_and_its_work_has_lasted(
+def test_a_sprint_without_an_engine_is_shown_as_stopped_with_its_work_time(
     home: Home, how: str
 ) -> None:
     writing = home.gate("writing")
     home.script(writes("a", run=f"sleep 1; {writing.line}"))
     running = home.start_sprint(task("a"))
     writing.wait_for_agent()
-    assert told(home, "history")["sprints"][0]["outcome"] == "running"
-    assert told(home, "report")["standing"] == "running"
+    assert home.data("history")["sprints"][0]["outcome"] == "running"
+    assert home.data("report")["standing"] == "running"
     getattr(running, how)()
     if how == "kill":
         # Its agent lives on; while it does, the sprint is not stopped.
-        assert told(home, "report")["standing"] == "without an engine"
+        assert home.data("report")["standing"] == "without an engine"
         writing.open()
         wait_for(lambda: not home.processes("shim.py"), "the agent is done")
-    report = told(home, "report")
+    report = home.data("report")
     assert (report["standing"], report["running"]) == ("stopped", False)
     assert "\n  stopped: began" in text(home, "report")
     (row,) = report["tasks"]
     doing = {
         "interrupt": "an agent is writing the change",
-        # The agent ended by itself, and no engine was there for its work.
+        # The agent ended by itself while no engine was running.
         "kill": "the finished change is being checked and taken over",
     }
     assert row["why"] == f"stopped while {doing[how]}"
     if how == "interrupt":
-        assert told(home, "why")["tasks"][0]["why"] == row["why"]
-        # What was killed was last heard of some seconds before.
+        assert home.data("why")["tasks"][0]["why"] == row["why"]
+        # The last sign of life of the killed process is some seconds old.
         assert min(row["elapsed_s"], report["agent_s"]) >= 1
-    (sprint,) = told(home, "history")["sprints"]
+    (sprint,) = home.data("history")["sprints"]
     assert (sprint["outcome"], sprint["exit_code"]) == ("stopped", None)
     assert "stopped (continue: caloron resume demo-1)" in text(home, "history")
 
 
-def test_the_log_of_a_run_that_was_cut_off_is_its_own(home: Home) -> None:
+def test_the_log_of_an_interrupted_run_is_its_own(home: Home) -> None:
     writing = home.gate("writing")
     home.script(writes("a", run=f"echo attempt of $$; {writing.line}"))
     running = home.start_sprint(task("a"))
@@ -78,14 +71,14 @@ def test_the_log_of_a_run_that_was_cut_off_is_its_own(home: Home) -> None:
     writing.open()
     assert home.caloron("resume", "demo-1").code == 0
     # A stop that the user asked for is not a problem.
-    assert told(home, "report")["problems"] == []
-    first, second = (a for a in told(home, "trace", "a")["attempts"] if a["role"] == "implement")
+    assert home.data("report")["problems"] == []
+    first, second = (a for a in home.data("trace", "a")["attempts"] if a["role"] == "implement")
     logs = [(Path(a["logs"]) / "output.log").read_text() for a in (first, second)]
     assert all("attempt of" in log for log in logs)
     assert logs[0] != logs[1]
 
 
-def test_a_red_main_shows_the_test_that_fails_and_what_to_do(home: Home) -> None:
+def test_a_red_main_shows_the_failing_test_and_a_remedy(home: Home) -> None:
     ruler = "=" * 25
     lines = (
         "E  assert 1 == 2",
@@ -98,23 +91,23 @@ def test_a_red_main_shows_the_test_that_fails_and_what_to_do(home: Home) -> None
     plan = ("--plan", str(home.plan(task("b"))))
     refused = home.caloron("sprint", "go", "--yes", *plan, json=False)
     assert refused.code == 8
-    seen = {
+    pages = {
         "error": refused.stderr,
         "why": text(home, "why"),
         "inbox": text(home, "inbox"),
         "report": text(home, "report"),
     }
-    for where, page in seen.items():
-        assert "1 failed: tests/test_x.py::test_y" in page, (where, page)
-        assert "| E  assert 1 == 2" in page, (where, page)
-        assert "caloron resume demo-2" in page, (where, page)
-        assert "--allow-red" in page, (where, page)
+    for command, page in pages.items():
+        assert "1 failed: tests/test_x.py::test_y" in page, (command, page)
+        assert "| E  assert 1 == 2" in page, (command, page)
+        assert "caloron resume demo-2" in page, (command, page)
+        assert "--allow-red" in page, (command, page)
         # The report shows the line that verifies, which draws the ruler.
-        assert ruler not in page or where == "report"
+        assert ruler not in page or command == "report"
     assert "1 failed: tests/test_x.py::test_y" in text(home, "status")
-    assert "main before: red (2 of 2 runs)" in seen["report"]
-    assert "0 of 0 runs" not in seen["report"]
-    last, first = told(home, "history")["sprints"]
+    assert "main before: red (2 of 2 runs)" in pages["report"]
+    assert "0 of 0 runs" not in pages["report"]
+    last, first = home.data("history")["sprints"]
     assert (last["outcome"], last["exit_code"], last["phase"]) == ("failed", 8, "ended")
     assert last["reason"] == "main is red before the sprint: 1 failed: tests/test_x.py::test_y"
     assert (first["outcome"], first["exit_code"], first["reason"]) == ("ended", 0, "")
@@ -123,7 +116,7 @@ def test_a_red_main_shows_the_test_that_fails_and_what_to_do(home: Home) -> None
     assert last["reason"] in listed
 
 
-def test_a_verification_that_was_switched_off_is_not_called_missing_tests(home: Home) -> None:
+def test_a_disabled_verification_is_not_reported_as_missing_tests(home: Home) -> None:
     home.script(writes("a")).set(verify="none")
     ran = home.caloron("sprint", "go", "--yes", "--plan", str(home.plan(task("a"))), json=False)
     assert ran.code == 0, ran
@@ -136,22 +129,22 @@ def test_times_are_local_for_people_and_utc_for_programs(finished: Home) -> None
     data = finished.caloron("report", TZ="XYZ-07:00").data
     began = datetime.fromisoformat(data["started_at"])
     assert began.utcoffset() == timedelta(0)
-    seen = finished.caloron("report", json=False, TZ="XYZ-07:00").stdout
+    report = finished.caloron("report", json=False, TZ="XYZ-07:00").stdout
     local = began + timedelta(hours=7)
-    assert f"began {local:%Y-%m-%d %H:%M} XYZ" in seen
-    assert "UTC" not in seen
+    assert f"began {local:%Y-%m-%d %H:%M} XYZ" in report
+    assert "UTC" not in report
 
 
 def test_the_time_that_agents_worked_is_not_rounded_to_minutes(finished: Home) -> None:
-    data = told(finished, "report")
+    data = finished.data("report")
     assert data["agent_s"] == pytest.approx(sum(a["time_s"] for a in data["agents"]), abs=0.2)
     assert f"agents worked {data['agent_s']:.0f} s" in text(finished, "report")
 
 
-def test_small_words_are_right(home: Home) -> None:
+def test_plurals_and_short_phrases_are_correct(home: Home) -> None:
     home.script(does("po", output=json.dumps([task("a")])), does("implement", exit_code=1))
-    held = home.caloron("kickoff", "go")
-    assert held.code in (0, 11), held
+    kickoff = home.caloron("kickoff", "go")
+    assert kickoff.code in (0, 11), kickoff
     assert "demo-1: its plan waits for your approval (caloron resume demo-1)" in text(
         home, "status"
     )
@@ -159,12 +152,12 @@ def test_small_words_are_right(home: Home) -> None:
     agents = dict(line.split(maxsplit=1) for line in text(home, "agents").splitlines())
     assert agents["planner-1"].startswith("1 sprint ")
     assert "demo: 1 sprint\n" in text(home, "metrics")
-    opened = [e["what"] for e in told(home, "trace", "a")["events"] if "opened" in e["what"]]
+    opened = [e["what"] for e in home.data("trace", "a")["events"] if "opened" in e["what"]]
     assert opened == ["its issue was opened", "an issue that asks for a person was opened"]
 
 
 def test_the_report_names_the_command_that_shows_each_merged_pull_request(finished: Home) -> None:
-    (row,) = told(finished, "report")["tasks"]
+    (row,) = finished.data("report")["tasks"]
     assert f"      $ caloron pr show {row['pr_number']}\n" in text(finished, "report")
     assert finished.caloron("pr", "show", str(row["pr_number"])).code == 0
 

@@ -1,4 +1,4 @@
-"""Looking back: the morning page, what waits for a person, and what the next planner is told."""
+"""The retro: the morning page, the inbox, and the lessons in the prompt of the next planner."""
 
 from __future__ import annotations
 
@@ -27,12 +27,6 @@ caloron_feedback:
 LESSON = "Write clearer tasks: name the inputs, the outputs and what must hold when it is done"
 
 
-def told(home: Home, *command: str) -> dict[str, Any]:
-    answer = home.caloron(*command)
-    assert answer.code == 0, answer
-    return answer.data
-
-
 def page(home: Home, *command: str) -> str:
     answer = home.caloron(*command, json=False)
     assert answer.code == 0, answer
@@ -48,7 +42,7 @@ def planned(*tasks: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mixed(home: Home) -> Home:
-    """A sprint with one merged task that cost something, one that failed, and one that is held."""
+    """A sprint with a merged task that cost something, a failed task, and a blocked task."""
     home.set(verify="echo verified; test -f a.txt")
     home.script(
         writes("a", output=UNCLEAR, report={"cost_usd": 0.5, "tokens_in": 100, "tokens_out": 20}),
@@ -66,14 +60,14 @@ def mixed(home: Home) -> Home:
 
 @pytest.fixture(scope="module")
 def read_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    """The same sprint, for tests that only read it."""
+    """The mixed sprint, for tests that only read it."""
     home = Home(tmp_path_factory.mktemp("mixed"))
     yield _mixed(home.init())
     home.close()
 
 
-def test_the_morning_page_says_what_was_merged_what_waits_and_what_it_cost(read_only: Home) -> None:
-    data = told(read_only, "report")
+def test_the_morning_page_lists_merged_work_waiting_work_and_cost(read_only: Home) -> None:
+    data = read_only.data("report")
     tasks = {t["id"]: t for t in data["tasks"]}
     pull = tasks["a"]["pr_number"]
     assert (tasks["a"]["pr_state"], tasks["a"]["verification"]) == ("merged", "green")
@@ -96,17 +90,17 @@ def test_the_morning_page_says_what_was_merged_what_waits_and_what_it_cost(read_
     assert str(read_only.project() / "forge.git") in data["bring"]
 
 
-def test_the_commands_that_are_named_let_the_task_go_on_and_the_retro_is_written_anew(
+def test_the_named_commands_continue_the_task_and_the_retro_is_written_again(
     mixed: Home,
 ) -> None:
-    (need,) = told(mixed, "inbox")["needs"]
+    (need,) = mixed.data("inbox")["needs"]
     before = (workspace(mixed) / "retro_report.md").read_text()
     assert "1 of 3 tasks done" in before
     mixed.script(*(writes(name, output="done") for name in "abc"))
     for command in need["commands"]:
         answer = mixed.caloron(*command.split()[1:])
         assert answer.code == 0, answer
-    assert told(mixed, "inbox")["needs"] == []
+    assert mixed.data("inbox")["needs"] == []
     assert page(mixed, "inbox") == "Nothing needs you.\n"
     after = (workspace(mixed) / "retro_report.md").read_text()
     assert "3 of 3 tasks done" in after
@@ -114,24 +108,24 @@ def test_the_commands_that_are_named_let_the_task_go_on_and_the_retro_is_written
     assert [s["completed"] for s in learned["sprints"]] == [3]
 
 
-def test_a_sprint_that_runs_has_a_page_and_needs_nobody(home: Home) -> None:
+def test_a_running_sprint_has_a_page_and_an_empty_inbox(home: Home) -> None:
     writing = home.gate("writing")
     home.script(writes("a", run=writing.line))
     running = home.start_sprint(task("a"), task("b", "a"))
     writing.wait_for_agent()
-    data = told(home, "report")
+    data = home.data("report")
     assert (data["running"], data["phase"], data["needs"]) == (True, "running", [])
     assert {t["id"]: t["why"] for t in data["tasks"]} == {
         "a": "an agent is writing the change",
         "b": "waiting for a",
     }
-    assert told(home, "inbox")["needs"] == []
+    assert home.data("inbox")["needs"] == []
     assert not workspace(home, "retro_report.md").exists()
     assert running.interrupt().code == 11
-    (need,) = told(home, "inbox")["needs"]
+    (need,) = home.data("inbox")["needs"]
     assert (need["kind"], need["commands"]) == ("resume", ["caloron resume demo-1"])
     # The user's own Ctrl-C is no problem of the sprint.
-    assert told(home, "report")["problems"] == []
+    assert home.data("report")["problems"] == []
 
 
 class _Outside(HTMLParser):
@@ -155,32 +149,32 @@ class _Outside(HTMLParser):
         self.shown += data
 
 
-def test_the_page_as_html_is_one_file_that_loads_nothing_and_shows_text_as_text(
+def test_the_html_page_is_a_single_file_that_loads_nothing_and_escapes_text(
     home: Home,
 ) -> None:
     evil = '<script src="http://x.invalid/a.js"></script>'
     home.script(does("implement", output=f"{evil}`|#", exit_code=1))
     home.caloron("sprint", f"goal {evil}", "--yes", "--plan", str(home.plan(task("a", title=evil))))
-    found = _Outside()
+    parser = _Outside()
     text = page(home, "report", "--format", "html")
-    found.feed(text)
-    assert found.loads == []
-    assert found.links
-    for link in found.links:
+    parser.feed(text)
+    assert parser.loads == []
+    assert parser.links
+    for link in parser.links:
         assert Path(url2pathname(link.removeprefix("file://"))).is_file()
-    assert evil in found.shown
+    assert evil in parser.shown
     assert "default-src 'none'" in text
     assert "url(" not in text
     marked = page(home, "report", "--format", "md")
     assert "<script" not in marked
-    assert told(home, "report", "--format", "md")["page"] == marked
+    assert home.data("report", "--format", "md")["page"] == marked
 
 
-def test_show_names_a_sprint_by_number_and_tells_status_tools_tests_and_cost(
+def test_show_finds_a_sprint_by_number_and_has_status_tools_tests_and_cost(
     read_only: Home,
 ) -> None:
-    data = told(read_only, "show", "1")
-    assert data == told(read_only, "show", "demo-1")
+    data = read_only.data("show", "1")
+    assert data == read_only.data("show", "demo-1")
     tasks = {t["id"]: t for t in data["tasks"]}
     assert (tasks["a"]["status"], tasks["a"]["tests"], tasks["a"]["tools"]) == (
         "Done",
@@ -193,21 +187,21 @@ def test_show_names_a_sprint_by_number_and_tells_status_tools_tests_and_cost(
     assert "#1" in page(read_only, "show", "#1")
 
 
-def test_for_an_agent_that_died_without_a_word_its_issue_says_so_and_no_word_is_counted(
+def test_an_agent_that_died_without_feedback_is_noted_on_its_issue_and_not_counted(
     read_only: Home,
 ) -> None:
-    issue = {t["id"]: t["issue_number"] for t in told(read_only, "report")["tasks"]}["b"]
-    said = [c for c in read_only.comments(issue) if "caloron_feedback:" in c]
-    assert len(said) == 2
-    for comment in said:
+    issue = {t["id"]: t["issue_number"] for t in read_only.data("report")["tasks"]}["b"]
+    comments = [c for c in read_only.comments(issue) if "caloron_feedback:" in c]
+    assert len(comments) == 2
+    for comment in comments:
         block = yaml.safe_load(comment.split("---")[1])["caloron_feedback"]
         assert (block["self_assessment"], block["task_clarity"]) == ("crashed", 0)
         assert block["blockers"] == ["the agent ended with exit code 9: no disk"]
-    assert told(read_only, "report")["kpis"]["feedback_count"] == 1
+    assert read_only.data("report")["kpis"]["feedback_count"] == 1
 
 
 @pytest.mark.parametrize("kind", ["no plan", "red main", "failed"])
-def test_the_retro_is_written_whatever_became_of_the_sprint(home: Home, kind: str) -> None:
+def test_the_retro_is_written_for_every_outcome_of_a_sprint(home: Home, kind: str) -> None:
     words = {
         "no plan": "**stopped**: the plan is not valid",
         "red main": "**stopped**: main is red before the sprint",
@@ -220,7 +214,7 @@ def test_the_retro_is_written_whatever_became_of_the_sprint(home: Home, kind: st
     fails = does("implement", "b", exit_code=9)
     home.script(does("po", output="no plan"), writes("a", ending=False), fails)
     home.sprint(*([] if kind == "no plan" else [task("a"), task("b")]))
-    last = told(home, "history")["sprints"][0]["sprint_id"]
+    last = home.data("history")["sprints"][0]["sprint_id"]
     text = (workspace(home) / "retro_report.md").read_text()
     assert text.startswith(f"# Retro of sprint {last}\n")
     assert words[kind] in text
@@ -230,7 +224,7 @@ def test_the_retro_is_written_whatever_became_of_the_sprint(home: Home, kind: st
 
 
 def test_metrics_fill_every_field(read_only: Home) -> None:
-    data = told(read_only, "metrics")
+    data = read_only.data("metrics")
     assert (data["total_sprints"], data["total_tasks"], data["completed_tasks"]) == (1, 3, 1)
     assert (data["failed_tasks"], data["completion_rate"]) == (2, 0.333)
     assert (data["avg_clarity"], data["tests_passing"], data["cost_usd"]) == (3.0, 1, 0.5)
@@ -242,7 +236,7 @@ def test_metrics_fill_every_field(read_only: Home) -> None:
 
 def test_before_the_first_sprint_there_are_no_figures_and_no_page(home: Home) -> None:
     for command in ("metrics", "inbox"):
-        assert told(home, command)["project"] == "demo"
+        assert home.data(command)["project"] == "demo"
     for words in ("report", "retro", "show 1", "report ../../etc"):
         assert home.caloron(*words.split()).code == 3, words
     for words in ("show", "report --format pdf"):
@@ -274,25 +268,25 @@ def test_a_lesson_of_the_first_sprint_stands_in_the_prompt_of_the_second_planner
     assert learned["last_po_context"] in prompt
     status = {i["text"]: (i["status"], i["applied_in"]) for i in learned["improvements"]}
     assert status[LESSON] == ("applied", ["demo-2"])
-    trends = {t["metric"]: t for t in told(home, "retro")["trends"]}
+    trends = {t["metric"]: t for t in home.data("retro")["trends"]}
     assert trends["avg_clarity"]["direction"] == "improved"
     assert (trends["avg_clarity"]["before"], trends["avg_clarity"]["n"]) == (3.0, 1)
 
 
-def test_a_sprint_that_comes_to_nothing_never_repeats_the_numbers_of_the_one_before(
+def test_a_sprint_without_results_never_repeats_the_numbers_of_the_previous_sprint(
     mixed: Home,
 ) -> None:
     mixed.set(verify="false")
     answer = mixed.sprint(task("x"))
     assert answer.code == 8, answer
-    shown = told(mixed, "show", "2")
+    shown = mixed.data("show", "2")
     assert (shown["completed_tasks"], shown["total_tasks"], shown["cost_usd"]) == (0, 0, 0)
     assert (shown["avg_clarity"], shown["tasks"], shown["tools_used"]) == (None, [], {})
     assert "main is red" in (workspace(mixed) / "retro_report.md").read_text()
     assert "main is red" in page(mixed, "report")
-    needs = {need["sprint_id"]: need for need in told(mixed, "inbox")["needs"]}
+    needs = {need["sprint_id"]: need for need in mixed.data("inbox")["needs"]}
     assert needs["demo-2"]["commands"][1] == "caloron resume demo-2 --allow-red"
-    data = told(mixed, "metrics")
+    data = mixed.data("metrics")
     assert (data["total_sprints"], data["total_tasks"], data["completed_tasks"]) == (2, 3, 1)
 
 
@@ -313,12 +307,12 @@ def test_a_crash_in_the_retro_loses_nothing_and_doubles_nothing(home: Home, poin
     assert not list(workspace(home).glob("learnings.json.*"))
 
 
-def test_the_retro_has_one_time_for_each_agent(read_only: Home) -> None:
-    """Feedback counts each run as one minute at least; the table has what was measured."""
-    (agent,) = [a for a in told(read_only, "retro")["agents"] if a["agent"] == "a"]
+def test_the_retro_has_the_measured_time_of_each_agent(read_only: Home) -> None:
+    """Feedback counts each run as at least a minute; the table has the measured time."""
+    (agent,) = [a for a in read_only.data("retro")["agents"] if a["agent"] == "a"]
     assert agent["time_s"] < 60
-    said = page(read_only, "retro").split("## Agent feedback")[1]
-    feedback, rest = said.split("\n## ", 1)
+    section = page(read_only, "retro").split("## Agent feedback")[1]
+    feedback, rest = section.split("\n## ", 1)
     assert "120 tokens" in feedback
     assert " min" not in feedback
     assert "| agent | role | runs | failed | time |" in rest

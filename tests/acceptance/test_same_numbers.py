@@ -16,8 +16,8 @@ def _cost(usd: float) -> dict[str, Any]:
     return {"cost_usd": usd, "tokens_in": 1000, "tokens_out": 10}
 
 
-def _one(values: dict[str, Any]) -> Any:
-    """The one value that all views have."""
+def _common_value(values: dict[str, Any]) -> Any:
+    """Return the value that all views have in common."""
     assert len(set(map(repr, values.values()))) == 1, values
     return next(iter(values.values()))
 
@@ -58,12 +58,12 @@ def test_every_view_has_the_same_numbers_of_a_stopped_killed_and_rejected_sprint
     report, retro, metrics, show = (data[n] for n in ("report", "retro", "metrics", "show"))
     last, history = data["status"]["last_sprint"], data["history"]["sprints"][0]
 
-    total = _one({
+    total = _common_value({
         "end": ended.data["duration_s"], "report": report["kpis"]["sprint_time_s"],
         "retro": retro["kpis"]["sprint_time_s"], "metrics": metrics["avg_sprint_time_s"],
         "show": show["duration_s"], "history": history["duration_s"],
     })  # fmt: skip
-    work = _one({
+    work = _common_value({
         "end": ended.data["work_time_s"], "report": report["kpis"]["work_time_s"],
         "retro": retro["kpis"]["work_time_s"], "metrics": metrics["avg_work_time_s"],
         "show": show["work_time_s"],
@@ -76,7 +76,7 @@ def test_every_view_has_the_same_numbers_of_a_stopped_killed_and_rejected_sprint
         assert f"working time {span(work)}" in pages[name], name
     assert f", {span(total)}" in pages["history"]
 
-    done = _one({
+    done = _common_value({
         "end": ended.data["completed_tasks"], "report": report["kpis"]["completed_tasks"],
         "retro": retro["kpis"]["completed_tasks"], "metrics": metrics["completed_tasks"],
         "show": show["completed_tasks"], "history": history["completed_tasks"],
@@ -85,7 +85,7 @@ def test_every_view_has_the_same_numbers_of_a_stopped_killed_and_rejected_sprint
     assert done == 2
 
     agents = {row["agent_id"]: row for row in data["agents"]["agents"]}
-    cost = _one({
+    cost = _common_value({
         "end": ended.data["cost_usd"], "report": report["kpis"]["cost_usd"],
         "retro": retro["kpis"]["cost_usd"], "metrics": metrics["cost_usd"],
         "show": show["cost_usd"], "status": last["cost_usd"],
@@ -93,13 +93,13 @@ def test_every_view_has_the_same_numbers_of_a_stopped_killed_and_rejected_sprint
     })  # fmt: skip
     assert cost > 0.9
     for name in ("a", "b"):
-        _one({
+        _common_value({
             "report": {t["id"]: t for t in report["tasks"]}[name]["cost_usd"],
             "show": {t["id"]: t for t in show["tasks"]}[name]["cost_usd"],
             "trace": home.caloron("trace", name).data["cost_usd"],
             "end": ended.tasks[name]["cost_usd"],
         })  # fmt: skip
-        time_s = _one({
+        time_s = _common_value({
             "agents": agents[name]["duration_s"],
             "report": {a["agent"]: a for a in report["agents"]}[name]["time_s"],
             "retro": {a["agent"]: a for a in retro["agents"]}[name]["time_s"],
@@ -117,7 +117,7 @@ def test_every_view_has_the_same_numbers_of_a_stopped_killed_and_rejected_sprint
             for comment in home.caloron("issue", "show", str(issue)).data["comments"]
             if "| attempts |" in comment["body"]
         ]
-        attempts = _one({
+        attempts = _common_value({
             "agents": sum(work["attempts"] for work in works),
             "report": {t["id"]: t for t in report["tasks"]}[name]["runs"],
             "show": {t["id"]: t for t in show["tasks"]}[name]["runs"],
@@ -147,7 +147,7 @@ def test_every_view_numbers_attempts_in_the_same_way(home: Home) -> None:
             if line.startswith("── ") and (words := line.split())
         ],
     }
-    assert ("1-implement", 2) in _one({name: sorted(view) for name, view in views.items()})
+    assert ("1-implement", 2) in _common_value({name: sorted(view) for name, view in views.items()})
     by_path = {attempt["path"]: attempt["attempt"] for attempt in logs}
     assert by_path == {a["logs"]: a["attempt"] for a in trace["attempts"]}
     works = [
@@ -188,7 +188,7 @@ def test_an_agent_is_counted_by_sprint_when_a_later_task_has_the_same_id(home: H
     assert first < text.index("4-fix") < second
 
 
-def test_the_report_names_rejections_and_crashes_and_not_what_the_user_did(home: Home) -> None:
+def test_the_report_names_rejections_and_crashes_but_no_acts_of_the_user(home: Home) -> None:
     _stopped_killed_and_rejected(home)
     assert home.caloron("resume").code == 0
     report = home.caloron("report").data
@@ -204,7 +204,7 @@ def test_the_report_names_rejections_and_crashes_and_not_what_the_user_did(home:
     assert report["kpis"]["human_acts"] == 0
 
 
-def test_what_people_did_is_counted_and_the_supervisor_is_called_by_its_name(home: Home) -> None:
+def test_acts_of_people_are_counted_and_the_supervisor_is_named(home: Home) -> None:
     home.script(writes("a"), does("fix", run="echo better >> a.txt"), default="CHANGES_NEEDED: no")
     home.set(max_fix_rounds=1)
     answer = home.sprint(task("a"))
@@ -219,13 +219,13 @@ def test_what_people_did_is_counted_and_the_supervisor_is_called_by_its_name(hom
     assert "supervisor steps: 0; acts of people: 1" in page
 
 
-def test_looking_back_at_an_earlier_sprint_and_its_planner(home: Home) -> None:
+def test_an_earlier_sprint_and_its_planner_have_the_same_numbers_in_every_view(home: Home) -> None:
     plan = '[{"id": "a", "title": "A", "agent_prompt": "do a", "files": ["src/a.py"]}]'
     home.script(does("po", output=plan), writes("a"))
     assert home.sprint().code == 0
     (implemented,) = (home.project() / "runs" / "demo-1" / "a").glob("*-implement/*/prompt.txt")
     assert "- src/a.py" in implemented.read_text()
-    # The second sprint has its plan from a file, and shows what the first did not.
+    # The second sprint has its plan from a file, and shows data that the first sprint lacks.
     unclear = "done\n---\ncaloron_feedback:\n  task_clarity: 2\n  self_assessment: partial\n---"
     home.script(writes("b", output=unclear))
     assert home.sprint(task("b")).code == 0

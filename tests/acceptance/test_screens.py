@@ -11,7 +11,7 @@ import pytest
 from tests.acceptance.terminals import Terminal
 from tests.support.home import Home, does, task, writes
 
-_LOOKS = (
+_COMMANDS = (
     "status", "why", "history", "inbox", "agents", "agents show checkout-page",
     "agents show reviewer-1", "issue list", "pr list", "logs checkout-page --tail 20",
     "logs checkout-page --sprint 1", "trace checkout-page", "trace po --sprint 1", "retro",
@@ -53,14 +53,14 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
 
 
 @pytest.mark.parametrize("columns", [60, 80])
-@pytest.mark.parametrize("command", _LOOKS)
+@pytest.mark.parametrize("command", _COMMANDS)
 def test_a_table_fits_the_terminal_and_loses_nothing(
     shop: Home, command: str, columns: int
 ) -> None:
     code, screen = Terminal(shop, *command.split(), columns=columns).end()
     assert code == 0, screen
     too_long = [line for line in screen.split("\n") if len(line) > columns]
-    # `logs` shows what an agent printed just as it was printed.
+    # `logs` shows the output of an agent unchanged.
     printed = shop.printed("") if command.startswith("logs") else ()
     assert [line for line in too_long if not _is_copied(line) and line not in printed] == []
     piped = shop.caloron(*command.split(), json=False).stdout

@@ -33,27 +33,27 @@ def build(source: Path, site: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("built") / "site"
-    done = build(ROOT, place)
+    folder = tmp_path_factory.mktemp("built") / "site"
+    done = build(ROOT, folder)
     assert done.returncode == 0, done.stderr
-    return place
+    return folder
 
 
 class _Loads(HTMLParser):
-    """What a browser fetches for a page."""
+    """Collects the addresses that a browser fetches for a page."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.loads: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
-        if tag in _FOLLOWED or given.get("rel") == "canonical":
+        attributes = {name: value or "" for name, value in attrs}
+        if tag in _FOLLOWED or attributes.get("rel") == "canonical":
             return
         for name in ("src", "href", "srcset", "data", "poster", "action"):
-            if name in given:
-                self.found.append(given[name])
-        self.found += loads_of_style(given.get("style", ""))
+            if name in attributes:
+                self.loads.append(attributes[name])
+        self.loads += loads_of_style(attributes.get("style", ""))
 
 
 def loads_of_style(css: str) -> list[str]:
@@ -64,7 +64,7 @@ def loads_of_page(html: str) -> list[str]:
     parser = _Loads()
     parser.feed(html)
     styles = re.findall(r"<style[^>]*>(.*?)</style>", html, re.DOTALL)
-    return parser.found + [load for style in styles for load in loads_of_style(style)]
+    return parser.loads + [load for style in styles for load in loads_of_style(style)]
 
 
 def test_every_page_is_built(site: Path) -> None:
@@ -95,7 +95,7 @@ def test_nothing_of_the_site_is_loaded_from_elsewhere(site: Path) -> None:
                    or 'data-md-component="source"' in page for page in pages)  # fmt: skip
 
 
-def test_the_picture_of_a_sprint_is_whole_and_ends_with_the_result() -> None:
+def test_the_picture_of_a_sprint_is_complete_and_ends_with_the_result() -> None:
     picture = ElementTree.parse(DOCS / "sprint.svg").getroot()
     texts = [element.text or "" for element in picture.iter("{http://www.w3.org/2000/svg}text")]
     words = " ".join(texts).replace("\xa0", " ")
@@ -103,7 +103,7 @@ def test_the_picture_of_a_sprint_is_whole_and_ends_with_the_result() -> None:
     assert words.rindex("tasks are done") > words.rindex("InReview")
 
 
-def test_what_is_loaded_is_there(site: Path) -> None:
+def test_every_loaded_file_exists(site: Path) -> None:
     for file in site.glob("*.html"):
         if file.name == "404.html":  # which is shown at any address, so it names its parts from /
             continue
@@ -134,9 +134,9 @@ def test_a_broken_link_and_a_page_in_no_menu_fail_the_build(
     assert page in done.stderr
 
 
-def test_the_search_for_what_is_loaded_finds_it() -> None:
+def test_the_search_for_loaded_addresses_works() -> None:
     html = """<link rel=stylesheet href="https://x.example/a.css"><a href="https://fine.example">
     <script src="//x.example/b.js"></script><p style="background: url('https://x.example/c.png')">
     <style>@import "https://x.example/d.css";</style><link rel=canonical href="https://fine.example">"""
-    found = [load for load in loads_of_page(html) if _ELSEWHERE.match(load)]
-    assert [load.rpartition("/")[2] for load in found] == ["a.css", "b.js", "c.png", "d.css"]
+    loads = [load for load in loads_of_page(html) if _ELSEWHERE.match(load)]
+    assert [load.rpartition("/")[2] for load in loads] == ["a.css", "b.js", "c.png", "d.css"]

@@ -1,4 +1,4 @@
-"""What is kept of a project: seen, compared with the ledger, copied while it works, put back."""
+"""The state of a project: shown, compared with the ledger, backed up while it works, restored."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     home.close()
 
 
-class Place:
+class HomeCopy:
     """A copy of that home, with commands that run in this process: each takes milliseconds."""
 
     def __init__(self, root: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -77,7 +77,7 @@ class Place:
         return data
 
     def deviations(self) -> list[str]:
-        return [found["target"] for found in self.verify()["deviations"]]
+        return [deviation["target"] for deviation in self.verify()["deviations"]]
 
     def ledger(self, statement: str, *values: object) -> None:
         with closing(sqlite3.connect(self.project / "ledger.sqlite")) as connection:
@@ -85,7 +85,7 @@ class Place:
             connection.commit()
 
     def facts(self) -> list[str]:
-        """All rows but those that only serve to make files."""
+        """Return all rows but those that only serve to make files."""
         with closing(sqlite3.connect(self.project / "ledger.sqlite")) as connection:
             return [line for line in connection.iterdump() if not line.startswith(LATER)]
 
@@ -105,23 +105,23 @@ class Place:
 
 
 @pytest.fixture
-def place(
+def home_copy(
     filled: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-) -> Place:
+) -> HomeCopy:
     root = tmp_path / "copy"
     shutil.copytree(filled, root, ignore=shutil.ignore_patterns("wake"))
     monkeypatch.setenv("CALORON_HOME", str(root / "home"))
     monkeypatch.chdir(root)
-    return Place(root, capfd)
+    return HomeCopy(root, capfd)
 
 
-def test_show_lists_each_file_with_its_author(place: Place) -> None:
-    (place.home / "kv" / "demo-1.json").write_text("{}")
-    (place.project / "workspace" / "dag.json").unlink()
-    shown = place.caloron("show").data
+def test_show_lists_each_file_with_its_author(home_copy: HomeCopy) -> None:
+    (home_copy.home / "kv" / "demo-1.json").write_text("{}")
+    (home_copy.project / "workspace" / "dag.json").unlink()
+    shown = home_copy.caloron("show").data
     whose = {Path(f["path"]).name: f["whose"] for f in shown["files"]}
     assert whose["ledger.sqlite"] == whose["forge.git"] == "truth"
     assert (whose["demo-1.json"], whose["demo-2.json"], whose["dag.json"]) == (
@@ -130,15 +130,15 @@ def test_show_lists_each_file_with_its_author(place: Place) -> None:
         "missing",
     )
     assert shown["ledger"]["counts"]["sprints"] == 2
-    of_one = place.caloron("show", "--sprint", "1").data
-    assert of_one["state"]["state"]["tasks"]["a"]["status"] == "Done"
-    assert {Path(f["path"]).name for f in of_one["files"]} == {"demo-1.json", "sprint-demo-1.md"}
+    sprint = home_copy.caloron("show", "--sprint", "1").data
+    assert sprint["state"]["state"]["tasks"]["a"]["status"] == "Done"
+    assert {Path(f["path"]).name for f in sprint["files"]} == {"demo-1.json", "sprint-demo-1.md"}
 
 
-def test_every_damage_of_exported_files_is_reported_and_repaired(place: Place) -> None:
-    files = [place.home / name for name in PROJECTIONS]
-    good, facts = {file: file.read_bytes() for file in files}, place.facts()
-    assert place.deviations() == []
+def test_every_damage_of_exported_files_is_reported_and_repaired(home_copy: HomeCopy) -> None:
+    files = [home_copy.home / name for name in PROJECTIONS]
+    good, facts = {file: file.read_bytes() for file in files}, home_copy.facts()
+    assert home_copy.deviations() == []
     chance = random.Random(8)
     damages: list[Callable[[Path], object]] = [
         lambda file: file.unlink(),
@@ -148,62 +148,64 @@ def test_every_damage_of_exported_files_is_reported_and_repaired(place: Place) -
     for damage in damages:
         for file in files:
             damage(file)
-        assert sorted(place.deviations()) == sorted(map(str, files))
-        assert place.caloron("verify", "--repair", "--dry-run").code == 9
-        assert len(place.verify("--repair")["repaired"]) == len(files)
+        assert sorted(home_copy.deviations()) == sorted(map(str, files))
+        assert home_copy.caloron("verify", "--repair", "--dry-run").code == 9
+        assert len(home_copy.verify("--repair")["repaired"]) == len(files)
         assert {file: file.read_bytes() for file in files} == good
-        assert place.verify("--repair")["repaired"] == []
+        assert home_copy.verify("--repair")["repaired"] == []
     for file in files:
         aside = [f for f in file.parent.iterdir() if f.name.startswith(f"{file.name}.")]
         assert len(aside) == len(damages) - 1
-    assert place.facts() == facts
+    assert home_copy.facts() == facts
 
 
-def test_an_edit_that_resume_reads_back_is_a_note_and_stays(place: Place) -> None:
-    file = place.home / "kv" / "demo-2.json"
+def test_an_edit_that_resume_reads_back_is_a_note_and_stays(home_copy: HomeCopy) -> None:
+    file = home_copy.home / "kv" / "demo-2.json"
     edited = json.loads(file.read_bytes())
     edited["state"]["tasks"]["b"]["status"] = "Cancelled"
     file.write_text(text := json.dumps(edited))
-    found = place.verify("--repair")
-    assert "Escalated → Cancelled" in found["notes"][0]["found"]
-    assert found["repaired"] == []
+    verified = home_copy.verify("--repair")
+    assert "Escalated → Cancelled" in verified["notes"][0]["found"]
+    assert verified["repaired"] == []
     assert file.read_text() == text
-    # One that says nothing is only in the way.
+    # An empty line helps no reader.
     edited["state"]["tasks"]["b"]["status"] = "Escalated"
     file.write_text(json.dumps(edited))
-    assert place.deviations() == [str(file)]
-    assert len(place.verify("--repair")["repaired"]) == 1
+    assert home_copy.deviations() == [str(file)]
+    assert len(home_copy.verify("--repair")["repaired"]) == 1
 
 
-def test_wrong_cached_records_are_computed_again(place: Place) -> None:
-    good = (place.project / "sprints.json").read_bytes()
-    place.ledger("UPDATE records SET data = ? WHERE sprint = 'demo-1'", b"{}")
-    place.ledger("UPDATE entries SET text = '{}' WHERE file = 'sprints.json' AND key = 'demo-1'")
-    found = place.deviations()
-    assert found[:2] == ["records/demo-1", "entries/sprints.json/demo-1"]
-    assert place.verify("--repair")["deviations"] == []
-    assert place.deviations() == []
-    assert (place.project / "sprints.json").read_bytes() == good
+def test_wrong_cached_records_are_computed_again(home_copy: HomeCopy) -> None:
+    good = (home_copy.project / "sprints.json").read_bytes()
+    home_copy.ledger("UPDATE records SET data = ? WHERE sprint = 'demo-1'", b"{}")
+    home_copy.ledger(
+        "UPDATE entries SET text = '{}' WHERE file = 'sprints.json' AND key = 'demo-1'"
+    )
+    targets = home_copy.deviations()
+    assert targets[:2] == ["records/demo-1", "entries/sprints.json/demo-1"]
+    assert home_copy.verify("--repair")["deviations"] == []
+    assert home_copy.deviations() == []
+    assert (home_copy.project / "sprints.json").read_bytes() == good
 
 
-def test_facts_that_disagree_are_reported_and_never_changed(place: Place) -> None:
-    place.ledger("UPDATE tasks SET status = 'Done' WHERE id = 'b'")
-    place.ledger("UPDATE observations SET version = 9999")
-    place.ledger("UPDATE actions SET task = 'nobody' WHERE id = 1")
-    place.ledger("UPDATE work_items SET payload = '{}' WHERE id LIKE 'demo-2/b/%'")
-    place.ledger("DROP TRIGGER caloron_records_event")
-    facts = place.facts()
-    (trigger,) = [t for t in place.deviations() if "caloron_records_event" in t]
+def test_facts_that_disagree_are_reported_and_never_changed(home_copy: HomeCopy) -> None:
+    home_copy.ledger("UPDATE tasks SET status = 'Done' WHERE id = 'b'")
+    home_copy.ledger("UPDATE observations SET version = 9999")
+    home_copy.ledger("UPDATE actions SET task = 'nobody' WHERE id = 1")
+    home_copy.ledger("UPDATE work_items SET payload = '{}' WHERE id LIKE 'demo-2/b/%'")
+    home_copy.ledger("DROP TRIGGER caloron_records_event")
+    facts = home_copy.facts()
+    (trigger,) = [t for t in home_copy.deviations() if "caloron_records_event" in t]
     assert trigger == "trigger caloron_records_event"
-    assert place.facts() == facts
-    with closing(sqlite3.connect(place.project / "ledger.sqlite")) as connection:
+    assert home_copy.facts() == facts
+    with closing(sqlite3.connect(home_copy.project / "ledger.sqlite")) as connection:
         connection.executescript(_trigger())
-    named = "\n".join(place.deviations())
+    named = "\n".join(home_copy.deviations())
     for what in ("tasks/demo-2/b, status", "observations/", "actions/1", "work_items/demo-2/b/"):
         assert what in named
-    facts = place.facts()
-    assert place.caloron("verify", "--repair").code == 8
-    assert place.facts() == facts
+    facts = home_copy.facts()
+    assert home_copy.caloron("verify", "--repair").code == 8
+    assert home_copy.facts() == facts
 
 
 def _trigger() -> str:
@@ -213,27 +215,27 @@ def _trigger() -> str:
     return text[text.index("CREATE TRIGGER caloron_records_event") :]
 
 
-def test_damage_to_the_forge_or_to_a_database_is_reported(place: Place) -> None:
-    forge = place.project / "forge.git"
+def test_damage_to_the_forge_or_to_a_database_is_reported(home_copy: HomeCopy) -> None:
+    forge = home_copy.project / "forge.git"
     head = (forge / "refs" / "heads" / "main").read_text().strip()
     (forge / "objects" / head[:2] / head[2:]).unlink()
-    assert any("pull request" in t or "branch main" in t for t in place.deviations())
-    ledger = place.project / "ledger.sqlite"
+    assert any("pull request" in t or "branch main" in t for t in home_copy.deviations())
+    ledger = home_copy.project / "ledger.sqlite"
     pages = bytearray(ledger.read_bytes())
     pages[8192:40960] = bytes(40960 - 8192)
     ledger.write_bytes(pages)
-    answer = place.caloron("verify")
+    answer = home_copy.caloron("verify")
     assert answer.code == 8
-    assert {found["kind"] for found in answer.data["deviations"]} == {"forge", "ledger"}
+    assert {deviation["kind"] for deviation in answer.data["deviations"]} == {"forge", "ledger"}
 
 
-def test_repair_and_restore_are_refused_while_an_engine_runs(place: Place) -> None:
-    with (place.project / "engine.lock").open("w") as lock:
+def test_repair_and_restore_are_refused_while_an_engine_runs(home_copy: HomeCopy) -> None:
+    with (home_copy.project / "engine.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert place.caloron("verify", "--repair").code == 5
-        assert place.caloron("restore", str(place.good), "--force").code == 5
-        assert place.verify()["deviations"] == []
-        assert place.caloron("backup", str(place.root)).code == 0
+        assert home_copy.caloron("verify", "--repair").code == 5
+        assert home_copy.caloron("restore", str(home_copy.good), "--force").code == 5
+        assert home_copy.verify()["deviations"] == []
+        assert home_copy.caloron("backup", str(home_copy.root)).code == 0
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -244,63 +246,63 @@ def tree(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_a_restored_project_is_the_one_that_was_backed_up(place: Place) -> None:
-    texts = {name: (place.home / name).read_bytes() for name in PROJECTIONS}
-    facts = set(place.facts())
-    shutil.rmtree(place.home)
-    answer = place.caloron("restore", str(place.good))
+def test_a_restored_project_equals_the_backed_up_project(home_copy: HomeCopy) -> None:
+    texts = {name: (home_copy.home / name).read_bytes() for name in PROJECTIONS}
+    facts = set(home_copy.facts())
+    shutil.rmtree(home_copy.home)
+    answer = home_copy.caloron("restore", str(home_copy.good))
     assert answer.code == 0, answer
-    assert {name: (place.home / name).read_bytes() for name in PROJECTIONS} == texts
-    assert facts - set(place.facts()) == set()
-    assert place.verify()["deviations"] == []
+    assert {name: (home_copy.home / name).read_bytes() for name in PROJECTIONS} == texts
+    assert facts - set(home_copy.facts()) == set()
+    assert home_copy.verify()["deviations"] == []
     for line in (["status"], ["history"], ["report", "1"], ["pr", "list"], ["show", "2"]):
         assert main(line) == 0
 
 
-def test_a_project_is_replaced_only_by_force_and_kept_beside(place: Place) -> None:
-    before = tree(place.home)
-    assert place.caloron("restore", str(place.good)).code == 5
-    assert place.caloron("restore", str(place.good), "--as", "other").code == 5
-    assert place.caloron("restore", str(place.good), "--force", "--dry-run").code == 9
-    assert tree(place.home) == before
-    (place.project / "mine.txt").write_text("mine")
-    answer = place.caloron("restore", str(place.good), "--force")
+def test_a_project_is_replaced_only_by_force_and_kept_beside(home_copy: HomeCopy) -> None:
+    before = tree(home_copy.home)
+    assert home_copy.caloron("restore", str(home_copy.good)).code == 5
+    assert home_copy.caloron("restore", str(home_copy.good), "--as", "other").code == 5
+    assert home_copy.caloron("restore", str(home_copy.good), "--force", "--dry-run").code == 9
+    assert tree(home_copy.home) == before
+    (home_copy.project / "mine.txt").write_text("mine")
+    answer = home_copy.caloron("restore", str(home_copy.good), "--force")
     assert answer.code == 0
     assert (Path(answer.data["kept"]) / "mine.txt").read_text() == "mine"
-    assert not (place.project / "mine.txt").exists()
-    assert place.verify()["deviations"] == []
+    assert not (home_copy.project / "mine.txt").exists()
+    assert home_copy.verify()["deviations"] == []
 
 
-def test_a_project_can_come_back_under_another_name(place: Place) -> None:
-    shutil.rmtree(place.home)
-    assert place.caloron("restore", str(place.good), "--as", "again").code == 0
+def test_a_project_can_come_back_under_another_name(home_copy: HomeCopy) -> None:
+    shutil.rmtree(home_copy.home)
+    assert home_copy.caloron("restore", str(home_copy.good), "--as", "again").code == 0
     assert main(["status"]) == 0
-    assert place.verify()["deviations"] == []
+    assert home_copy.verify()["deviations"] == []
     assert main(["show", "1"]) == 0
 
 
-def test_files_of_a_workspace_elsewhere_come_back_there(place: Place) -> None:
-    elsewhere = place.root / "elsewhere"
-    shutil.move(place.project / "workspace", elsewhere)
-    config = place.project / "config.yml"
+def test_files_of_a_workspace_elsewhere_come_back_there(home_copy: HomeCopy) -> None:
+    elsewhere = home_copy.root / "elsewhere"
+    shutil.move(home_copy.project / "workspace", elsewhere)
+    config = home_copy.project / "config.yml"
     config.write_text(config.read_text().replace("work_dir: ''", f"work_dir: {elsewhere}"))
-    assert place.verify()["deviations"] == []
-    made = place.root / "elsewhere.tar"
-    assert place.caloron("backup", str(made)).code == 0
+    assert home_copy.verify()["deviations"] == []
+    made = home_copy.root / "elsewhere.tar"
+    assert home_copy.caloron("backup", str(made)).code == 0
     before = tree(elsewhere)
-    shutil.rmtree(place.home)
+    shutil.rmtree(home_copy.home)
     (elsewhere / "dag.json").unlink()
     (elsewhere / "learnings.json").write_text('{"sprints": [{"sprint_id": 7}]}')
-    answer = place.caloron("restore", str(made))
+    answer = home_copy.caloron("restore", str(made))
     (aside,) = answer.data["aside"]
     assert Path(aside).name.startswith("learnings.json.foreign-")
     Path(aside).unlink()
     assert tree(elsewhere) == before
-    assert place.verify()["deviations"] == []
+    assert home_copy.verify()["deviations"] == []
 
 
-def sealed(target: Path, members: list[tuple[tarfile.TarInfo, bytes]]) -> Path:
-    """A tar with a right digest at its end, whatever is in it."""
+def with_digest(target: Path, members: list[tuple[tarfile.TarInfo, bytes]]) -> Path:
+    """Write a tar of any members with a right digest at its end."""
     with target.open("w+b") as file, tarfile.open(fileobj=file, mode="w") as tar:
         for member, content in members:
             tar.addfile(member, io.BytesIO(content))
@@ -331,12 +333,14 @@ def made_of(good: Path, target: Path, change: Callable[[dict[str, bytes], Any], 
         for n, c in parts.items()
     ]
     members = [plain("manifest.json", json.dumps(manifest).encode())]
-    return sealed(target, members + [plain(*part) for part in parts.items()])
+    return with_digest(target, members + [plain(*part) for part in parts.items()])
 
 
-def test_a_backup_that_is_damaged_anywhere_is_refused_with_nothing_changed(place: Place) -> None:
-    good, bad = place.good.read_bytes(), place.root / "bad.tar"
-    shutil.rmtree(place.home)
+def test_a_backup_that_is_damaged_anywhere_is_refused_with_nothing_changed(
+    home_copy: HomeCopy,
+) -> None:
+    good, bad = home_copy.good.read_bytes(), home_copy.root / "bad.tar"
+    shutil.rmtree(home_copy.home)
     chance = random.Random(8)
     ends = (0, 1, 511, 512, 5000, len(good) // 2, len(good) - 10241, len(good) - 20480)
     texts = [good[:end] for end in ends] + [good + b"more", good + bytes(1 << 20)]
@@ -345,23 +349,23 @@ def test_a_backup_that_is_damaged_anywhere_is_refused_with_nothing_changed(place
         texts.append(good[:at] + bytes([good[at] ^ 1 << chance.randrange(8)]) + good[at + 1 :])
     for text in texts:
         bad.write_bytes(text)
-        assert place.caloron("restore", str(bad)).code == 8
-    assert not place.home.exists()
+        assert home_copy.caloron("restore", str(bad)).code == 8
+    assert not home_copy.home.exists()
 
 
-def test_a_backup_with_names_links_or_devices_of_no_backup_is_refused(place: Place) -> None:
-    bad = place.root / "bad.tar"
-    shutil.rmtree(place.home)
+def test_a_backup_with_foreign_names_links_or_devices_is_refused(home_copy: HomeCopy) -> None:
+    bad = home_copy.root / "bad.tar"
+    shutil.rmtree(home_copy.home)
     manifest = plain("manifest.json", b"{}")
     for name in ("../out", "/tmp/out", "kv/../../out", "workspace/a/b", "kv/.x", "runs/x", "kv/"):
-        sealed(bad, [manifest, plain(name, b"x")])
-        assert place.caloron("restore", str(bad)).code == 8, name
+        with_digest(bad, [manifest, plain(name, b"x")])
+        assert home_copy.caloron("restore", str(bad)).code == 8, name
     kinds = (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE)
     for kind in kinds:
         member = tarfile.TarInfo("config.yml")
         member.type, member.linkname = kind, "/etc/passwd"
-        sealed(bad, [manifest, (member, b"")])
-        assert place.caloron("restore", str(bad)).code == 8, kind
+        with_digest(bad, [manifest, (member, b"")])
+        assert home_copy.caloron("restore", str(bad)).code == 8, kind
     bomb = tarfile.TarInfo("ledger.sqlite")
     bomb.pax_headers = {
         "GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(1 << 50),
@@ -369,18 +373,18 @@ def test_a_backup_with_names_links_or_devices_of_no_backup_is_refused(place: Pla
     }  # fmt: skip
     content = b"1\n0\n0\n".ljust(512, b"\0")
     bomb.size = len(content)
-    sealed(bad, [manifest, (bomb, content)])
-    assert place.caloron("restore", str(bad)).code == 8
-    sealed(bad, [manifest, plain("config.yml", b"x"), plain("config.yml", b"x")])
-    assert place.caloron("restore", str(bad)).code == 8
-    assert not place.home.exists()
+    with_digest(bad, [manifest, (bomb, content)])
+    assert home_copy.caloron("restore", str(bad)).code == 8
+    with_digest(bad, [manifest, plain("config.yml", b"x"), plain("config.yml", b"x")])
+    assert home_copy.caloron("restore", str(bad)).code == 8
+    assert not home_copy.home.exists()
     assert not Path("/tmp/out").exists()
 
 
 def test_a_backup_with_right_digests_and_wrong_content_is_refused(
-    place: Place, tmp_path: Path
+    home_copy: HomeCopy, tmp_path: Path
 ) -> None:
-    shutil.rmtree(place.home)
+    shutil.rmtree(home_copy.home)
 
     def newer(parts: dict[str, bytes], manifest: Any) -> None:
         manifest["format"] = 2
@@ -406,69 +410,71 @@ def test_a_backup_with_right_digests_and_wrong_content_is_refused(
         parts["config.yml"] = b"parallel: many\n"
 
     for change in (newer, newer_ledger, no_trigger, no_commits, bad_ref, bad_settings):
-        bad = made_of(place.good, place.root / "bad.tar", change)
-        answer = place.caloron("restore", str(bad))
+        bad = made_of(home_copy.good, home_copy.root / "bad.tar", change)
+        answer = home_copy.caloron("restore", str(bad))
         assert answer.code in (2, 8), (change, answer)
         assert ("newer" in answer.error["message"]) == (change in (newer, newer_ledger))
-        assert not (place.home / "projects" / "demo").exists()
-        assert not list((place.home / "kv").glob("*")), change
-    made_of(place.good, place.root / "fine.tar", lambda parts, manifest: None)
-    assert place.caloron("restore", str(place.root / "fine.tar")).code == 0
+        assert not (home_copy.home / "projects" / "demo").exists()
+        assert not list((home_copy.home / "kv").glob("*")), change
+    made_of(home_copy.good, home_copy.root / "fine.tar", lambda parts, manifest: None)
+    assert home_copy.caloron("restore", str(home_copy.root / "fine.tar")).code == 0
 
 
-def test_a_killed_backup_leaves_nothing_or_the_whole(place: Place) -> None:
-    before = tree(place.project)
+def test_a_killed_backup_leaves_nothing_or_the_whole(home_copy: HomeCopy) -> None:
+    before = tree(home_copy.project)
     for point in ("backup.view", "backup.staged", "file.temp", "file.fsync", "file.rename"):
-        (out := place.root / point).mkdir()
-        place.killed_at(f"{point}|1", "backup", str(out / "caloron-b.tar"))
+        (out := home_copy.root / point).mkdir()
+        home_copy.killed_at(f"{point}|1", "backup", str(out / "caloron-b.tar"))
         assert (out / "caloron-b.tar").exists() == (point == "file.rename")
-        # What was left is cleared away by the next one.
-        assert place.caloron("backup", str(out / "caloron-c.tar")).code == 0
+        # The next restore clears away the remains.
+        assert home_copy.caloron("backup", str(out / "caloron-c.tar")).code == 0
         rest = {f.name for f in out.iterdir()}
         assert rest - {"caloron-b.tar"} == {"caloron-c.tar"}, point
         for made in out.iterdir():
-            assert place.caloron("restore", str(made), "--force", "--dry-run").code == 9
-    assert tree(place.project) == before
+            assert home_copy.caloron("restore", str(made), "--force", "--dry-run").code == 9
+    assert tree(home_copy.project) == before
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_a_killed_restore_leaves_the_old_project_or_the_new_one(place: Place, there: bool) -> None:
+def test_a_killed_restore_leaves_the_old_or_the_new_project(
+    home_copy: HomeCopy, there: bool
+) -> None:
     force = ["--force"] if there else []
-    place.ledger("INSERT INTO kv VALUES ('old', 'yes')")
+    home_copy.ledger("INSERT INTO kv VALUES ('old', 'yes')")
     points = {"file.fsync|1": False, "file.fsync|2": False, "restore.prepared|1": False,
               "restore.aside|1": False, "restore.renamed|1": True,
               "file.fsync|3": True}  # fmt: skip
     for point, is_new in points.items():
         if not there:
-            shutil.rmtree(place.home)
-        place.killed_at(point, "restore", str(place.good), *force)
+            shutil.rmtree(home_copy.home)
+        home_copy.killed_at(point, "restore", str(home_copy.good), *force)
         if there or is_new:
-            assert _is_old(place) != is_new, point
-            assert place.verify("--repair", "--project", "demo")["deviations"] == []
+            assert _is_old(home_copy) != is_new, point
+            assert home_copy.verify("--repair", "--project", "demo")["deviations"] == []
         else:
-            assert not place.project.exists()
-        assert place.caloron("restore", str(place.good), "--force").code == 0
-        place.ledger("INSERT INTO kv VALUES ('old', 'yes')")
-        assert not list(place.project.parent.glob(".restore-*"))
-        for kept in place.project.parent.glob(".replaced-*"):
+            assert not home_copy.project.exists()
+        assert home_copy.caloron("restore", str(home_copy.good), "--force").code == 0
+        home_copy.ledger("INSERT INTO kv VALUES ('old', 'yes')")
+        assert not list(home_copy.project.parent.glob(".restore-*"))
+        for kept in home_copy.project.parent.glob(".replaced-*"):
             assert (kept / "ledger.sqlite").exists()
 
 
-def _is_old(place: Place) -> bool:
-    with closing(sqlite3.connect(place.project / "ledger.sqlite")) as connection:
+def _is_old(home_copy: HomeCopy) -> bool:
+    with closing(sqlite3.connect(home_copy.project / "ledger.sqlite")) as connection:
         return connection.execute("SELECT 1 FROM kv WHERE key = 'old'").fetchone() is not None
 
 
-def test_a_backup_holds_no_secret(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backup_holds_no_secret(home_copy: HomeCopy, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = "hunter2hunter2hunter2"
     monkeypatch.setenv("MY_API_KEY", secret)
-    out = place.root / "with.tar"
-    assert place.caloron("backup", str(out)).code == 0
+    out = home_copy.root / "with.tar"
+    assert home_copy.caloron("backup", str(out)).code == 0
     assert secret.encode() not in out.read_bytes()
-    config = place.project / "config.yml"
+    config = home_copy.project / "config.yml"
     config.write_text(config.read_text() + f"note_of_mine: {secret}\n")
-    assert place.caloron("backup", str(place.root / "no.tar")).code == 8
-    assert not (place.root / "no.tar").exists()
+    assert home_copy.caloron("backup", str(home_copy.root / "no.tar")).code == 8
+    assert not (home_copy.root / "no.tar").exists()
 
 
 def test_backups_of_a_running_sprint_resume_to_the_same_end(home: Home) -> None:

@@ -13,85 +13,89 @@ import pytest
 
 from caloron.agentstate.instance import AgentInstance
 from caloron.engine.agent_view import cycles_in
-from tests.acceptance.test_state import Place, filled, place
+from tests.acceptance.test_state import HomeCopy, filled, home_copy
 from tests.support.home import Home, task, writes
 
-__all__ = ("filled", "place")
+__all__ = ("filled", "home_copy")
 
 
 @pytest.fixture
-def agent(place: Place) -> Path:
+def agent(home_copy: HomeCopy) -> Path:
     """The folder of `a`, with files and an errand of a person."""
-    where = place.project / "agents" / "a"
-    (where / "persona.md").write_text("patient")
-    (where / "context" / "repos.md").write_text("tests: make check")
-    (where / "notes" / "deep").mkdir(parents=True)
-    (where / "notes" / "deep" / "by hand.txt").write_bytes(b"\xff\0 mine")
-    with AgentInstance(where) as home:
+    folder = home_copy.project / "agents" / "a"
+    (folder / "persona.md").write_text("patient")
+    (folder / "context" / "repos.md").write_text("tests: make check")
+    (folder / "notes" / "deep").mkdir(parents=True)
+    (folder / "notes" / "deep" / "by hand.txt").write_bytes(b"\xff\0 mine")
+    with AgentInstance(folder) as home:
         home.work_items.enqueue("mine", "chore", {"do": "tidy"}, notes="by me")
         home.events.append("note", {"text": "mine"})
         home.regenerate_dashboard()
-    return where
+    return folder
 
 
 MINE = ("persona.md", "context/repos.md", "notes/deep/by hand.txt")
 
 
-def _mine(where: Path) -> dict[str, bytes]:
-    return {name: (where / name).read_bytes() for name in MINE}
+def _mine(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in MINE}
 
 
-def _errands(where: Path) -> dict[str, str]:
-    with closing(sqlite3.connect(where / "state.sqlite")) as connection:
+def _errands(folder: Path) -> dict[str, str]:
+    with closing(sqlite3.connect(folder / "state.sqlite")) as connection:
         return dict(connection.execute("SELECT id, status FROM work_items"))
 
 
-def test_show_lists_the_files_of_agents(place: Place, agent: Path) -> None:
-    rows = {f["path"]: f for f in place.caloron("show").data["files"]}
+def test_show_lists_the_files_of_agents(home_copy: HomeCopy, agent: Path) -> None:
+    rows = {f["path"]: f for f in home_copy.caloron("show").data["files"]}
     for name in (*MINE, "state.sqlite", "cycle.json"):
         assert rows[str(agent / name)]["whose"] == "agent"
     assert not any(name.endswith((".lock", "-wal", "-shm")) for name in rows)
 
 
 def test_a_damaged_folder_is_exported_again_and_files_of_people_stay(
-    place: Place, agent: Path
+    home_copy: HomeCopy, agent: Path
 ) -> None:
-    good, facts, mine = _errands(agent), place.facts(), _mine(agent)
+    good, facts, mine = _errands(agent), home_copy.facts(), _mine(agent)
     cycle = cycles_in(agent).load().state
-    assert place.deviations() == []
+    assert home_copy.deviations() == []
     for name in ("state.sqlite", "cycle.json", "dashboard.md"):
         (agent / name).write_bytes(b"garbage \xff" * 100)
-    assert place.deviations() == [str(agent / "state.sqlite")]
-    assert place.caloron("verify", "--repair", "--dry-run").code == 9
-    answer = place.verify("--repair")
+    assert home_copy.deviations() == [str(agent / "state.sqlite")]
+    assert home_copy.caloron("verify", "--repair", "--dry-run").code == 9
+    answer = home_copy.verify("--repair")
     assert answer["deviations"] == []
     assert len(answer["repaired"]) == 1
-    # What the operator had handed in stood in that file alone, which is kept.
+    # The operator's work items were in that file alone, which is kept.
     assert _errands(agent) == {item: status for item, status in good.items() if item != "mine"}
     assert len(list(agent.glob("state.sqlite.corrupt-*[0-9]"))) == 1
     again = cycles_in(agent).load().state
     assert (again.cycle_number, again.status) == (cycle.cycle_number, cycle.status)
-    assert (_mine(agent), place.facts()) == (mine, facts)
-    assert place.verify("--repair")["repaired"] == []
+    assert (_mine(agent), home_copy.facts()) == (mine, facts)
+    assert home_copy.verify("--repair")["repaired"] == []
 
 
-def test_a_changed_page_or_work_item_is_reported_and_repaired(place: Place, agent: Path) -> None:
+def test_a_changed_page_or_work_item_is_reported_and_repaired(
+    home_copy: HomeCopy, agent: Path
+) -> None:
     page, good = agent / "dashboard.md", _errands(agent)
     text = page.read_text()
     page.write_text(text.replace("| chore | 1 |", "| chore | 7 |"))
     assert page.read_text() != text
-    assert place.deviations() == [str(page)]
+    assert home_copy.deviations() == [str(page)]
     item = next(item for item, status in good.items() if status == "done")
     with AgentInstance(agent) as home:
         home.work_items.reopen(item, "by hand")
-    found = {d["target"]: (d["expected"], d["found"]) for d in place.verify()["deviations"]}
-    assert found[f"{agent / 'state.sqlite'}, {item}"] == ("done", "pending")
-    assert place.verify("--repair")["deviations"] == []
+    deviations = {
+        d["target"]: (d["expected"], d["found"]) for d in home_copy.verify()["deviations"]
+    }
+    assert deviations[f"{agent / 'state.sqlite'}, {item}"] == ("done", "pending")
+    assert home_copy.verify("--repair")["deviations"] == []
     assert _errands(agent) == good
     with AgentInstance(agent) as home:
         home.events.append("note", {"text": "later"})
     # A page that is only behind its queue is no error.
-    report = place.verify()
+    report = home_copy.verify()
     assert [note["target"] for note in report["notes"]] == [str(page)]
 
 
@@ -99,7 +103,9 @@ def test_a_changed_page_or_work_item_is_reported_and_repaired(place: Place, agen
     "damage",
     ["DROP TRIGGER caloron_events_no_delete", "DROP TABLE caloron_notes", "folder"],
 )
-def test_any_damage_of_the_database_is_repaired(place: Place, agent: Path, damage: str) -> None:
+def test_any_damage_of_the_database_is_repaired(
+    home_copy: HomeCopy, agent: Path, damage: str
+) -> None:
     file, good = agent / "state.sqlite", _errands(agent)
     if damage.startswith("DROP"):
         with closing(sqlite3.connect(file)) as connection:
@@ -109,57 +115,57 @@ def test_any_damage_of_the_database_is_repaired(place: Place, agent: Path, damag
             (agent / name).unlink(missing_ok=True)
         if damage == "folder":
             file.mkdir()
-    assert str(file) in place.deviations()
-    assert place.verify("--repair")["deviations"] == []
+    assert str(file) in home_copy.deviations()
+    assert home_copy.verify("--repair")["deviations"] == []
     assert _errands(agent) == {item: status for item, status in good.items() if item != "mine"}
 
 
-def test_a_missing_folder_or_one_that_the_ledger_does_not_know_is_right(
-    place: Place, agent: Path
+def test_a_missing_folder_and_an_unknown_folder_are_no_deviations(
+    home_copy: HomeCopy, agent: Path
 ) -> None:
-    shutil.rmtree(place.project / "agents" / "b")
-    (place.project / "agents" / "stranger").mkdir()
-    (place.project / "agents" / "linked").symlink_to(agent)
-    (place.project / "agents" / "readme.txt").write_text("a file")
-    assert place.deviations() == []
+    shutil.rmtree(home_copy.project / "agents" / "b")
+    (home_copy.project / "agents" / "unknown").mkdir()
+    (home_copy.project / "agents" / "linked").symlink_to(agent)
+    (home_copy.project / "agents" / "readme.txt").write_text("a file")
+    assert home_copy.deviations() == []
 
 
 def test_a_backup_brings_back_everything_that_only_the_folder_has(
-    place: Place, agent: Path
+    home_copy: HomeCopy, agent: Path
 ) -> None:
     mine, errands = _mine(agent), _errands(agent)
     cycle, page = cycles_in(agent).load().state, (agent / "dashboard.md").read_bytes()
-    made = place.root / "homes.tar"
-    answer = place.caloron("backup", str(made))
+    made = home_copy.root / "homes.tar"
+    answer = home_copy.caloron("backup", str(made))
     parts = {part["name"] for part in answer.data["parts"]}
     assert {f"agents/a/{name}" for name in (*MINE, "state.sqlite", "cycle.log")} <= parts
     assert not any(name.endswith(("-wal", "-shm", ".lock")) for name in parts)
-    shutil.rmtree(place.home)
-    assert place.caloron("restore", str(made), "--dry-run").code == 9
-    assert place.caloron("restore", str(made)).code == 0
+    shutil.rmtree(home_copy.home)
+    assert home_copy.caloron("restore", str(made), "--dry-run").code == 9
+    assert home_copy.caloron("restore", str(made)).code == 0
     assert (_mine(agent), _errands(agent)) == (mine, errands)
     assert cycles_in(agent).load().state == cycle
     assert (agent / "dashboard.md").read_bytes() == page
-    assert place.verify()["deviations"] == []
+    assert home_copy.verify()["deviations"] == []
     with AgentInstance(agent) as home:
         assert home.work_items.get("mine").notes == "by me"
         assert home.events.tail(1)[0].payload == '{"text":"mine"}'
 
 
 def test_files_that_a_backup_cannot_contain_are_named_and_left_out(
-    place: Place, agent: Path, monkeypatch: pytest.MonkeyPatch
+    home_copy: HomeCopy, agent: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (agent / "state.sqlite").write_bytes(b"garbage" * 100)
     (agent / "link.md").symlink_to("/etc/passwd")
     (agent / os.fsdecode(b"\xff.txt")).write_bytes(b"x")
     (agent / "token.md").write_text("hunter2-is-my-token-1234567890")
     monkeypatch.setenv("CALORON_TOKEN", "hunter2-is-my-token-1234567890")
-    config = place.project / "config.yml"
+    config = home_copy.project / "config.yml"
     config.write_text(config.read_text().replace("token_env: ''", "token_env: CALORON_TOKEN"))
     with (agent / "huge.bin").open("wb") as file:
         file.truncate((16 << 20) + 1)
-    made = place.root / "rest.tar"
-    answer = place.caloron("backup", str(made))
+    made = home_copy.root / "rest.tar"
+    answer = home_copy.caloron("backup", str(made))
     assert answer.code == 0, answer
     listed = "\n".join(answer.data["left_out"])
     for name in ("state.sqlite", "huge.bin", "\\udcff", "token.md"):
@@ -190,34 +196,36 @@ def test_a_backup_taken_while_an_agent_works_can_be_resumed(home: Home) -> None:
     assert home.caloron("state", "verify").code == 0
 
 
-def test_the_log_of_a_damaged_file_is_kept_with_it(place: Place, agent: Path) -> None:
-    with closing(sqlite3.connect(agent / "state.sqlite")) as open_one:
-        # Somebody looks: what is written now stays in the log.
-        open_one.execute("SELECT count(*) FROM work_items").fetchone()
+def test_the_log_of_a_damaged_file_is_kept_with_it(home_copy: HomeCopy, agent: Path) -> None:
+    with closing(sqlite3.connect(agent / "state.sqlite")) as reader:
+        # An open reader: the rows written now stay in the log.
+        reader.execute("SELECT count(*) FROM work_items").fetchone()
         with AgentInstance(agent) as home:
             home.work_items.enqueue("only in the log", "chore", {})
         whole = (agent / "state.sqlite-wal").read_bytes()
         assert b"only in the log" in whole
-        shutil.copyfile(agent / "state.sqlite-wal", place.root / "wal")
-    shutil.copyfile(place.root / "wal", agent / "state.sqlite-wal")
+        shutil.copyfile(agent / "state.sqlite-wal", home_copy.root / "wal")
+    shutil.copyfile(home_copy.root / "wal", agent / "state.sqlite-wal")
     (agent / "state.sqlite").write_bytes(b"garbage" * 600)
-    assert place.verify("--repair")["deviations"] == []
+    assert home_copy.verify("--repair")["deviations"] == []
     kept = [f.read_bytes() for f in agent.glob("state.sqlite.corrupt-*-wal")]
     assert kept == [whole]
 
 
 def test_a_repair_reports_only_what_it_repaired_and_continues_after_an_error(
-    place: Place, agent: Path
+    home_copy: HomeCopy, agent: Path
 ) -> None:
     number = cycles_in(agent).load().state.cycle_number
     (agent / "cycle.json").write_bytes(b"")
     (agent / "cycle.log").unlink()
     (agent / "dashboard.md").unlink()
     (agent / "dashboard.md").mkdir()
-    answer = place.caloron("verify", "--repair")
+    answer = home_copy.caloron("verify", "--repair")
     assert answer.code == 8
     left = answer.json["data"]
-    assert [one["target"] for one in left["deviations"]] == [str(agent / "dashboard.md")]
+    assert [deviation["target"] for deviation in left["deviations"]] == [
+        str(agent / "dashboard.md")
+    ]
     assert len(set(left["repaired"])) == len(left["repaired"]) >= 1
     assert f"not repaired: {agent / 'dashboard.md'}" in answer.stderr
     assert cycles_in(agent).load().state.cycle_number >= number
@@ -226,8 +234,8 @@ def test_a_repair_reports_only_what_it_repaired_and_continues_after_an_error(
 def test_any_payload_of_an_event_is_shown_and_stops_no_sprint(home: Home) -> None:
     home.script(writes("a"))
     assert home.sprint(task("a")).code == 0
-    where = home.project() / "agents" / "a"
-    with closing(sqlite3.connect(where / "state.sqlite", isolation_level=None)) as connection:
+    folder = home.project() / "agents" / "a"
+    with closing(sqlite3.connect(folder / "state.sqlite", isolation_level=None)) as connection:
         for payload in ('"seen"', "1", "null", "[1]", "plain\ntext", b"\xff"):
             connection.execute(
                 "INSERT INTO events (ts, type, payload) VALUES (?, 'note', ?)", (2**42, payload)

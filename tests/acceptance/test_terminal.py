@@ -18,13 +18,13 @@ def test_a_plan_is_shown_and_runs_once_the_user_says_yes(home: Home) -> None:
     terminal = Terminal(home, "sprint", "make it so")
     terminal.read_until("Run these 2 tasks?")
     terminal.type("y\n")
-    code, seen = terminal.end()
-    assert code == 0, seen
-    assert "  first  Task first\n  └─ second  Task second\n" in seen
-    assert "2 tasks: 2 steps after each other, up to 4 at once" in seen
-    assert "about 4 agent runs; cost and time are unknown without an earlier" in seen
-    assert "budget: $20.00" in seen
-    assert "2/2 done" in seen
+    code, screen = terminal.end()
+    assert code == 0, screen
+    assert "  first  Task first\n  └─ second  Task second\n" in screen
+    assert "2 tasks: 2 steps after each other, up to 4 at once" in screen
+    assert "about 4 agent runs; cost and time are unknown without an earlier" in screen
+    assert "budget: $20.00" in screen
+    assert "2/2 done" in screen
     assert home.files() == {"first.txt": b"first\n", "second.txt": b"second\n"}
 
 
@@ -33,26 +33,26 @@ def test_a_plan_that_is_declined_is_kept_and_runs_after_resume_says_yes(home: Ho
     terminal = Terminal(home, "sprint", "make it so")
     terminal.read_until("Run these 2 tasks?")
     terminal.type("n\n")
-    code, seen = terminal.end()
-    assert code == 11, seen
-    assert "waits for approval" in seen
-    assert "caloron discard" in seen
+    code, screen = terminal.end()
+    assert code == 11, screen
+    assert "waits for approval" in screen
+    assert "caloron discard" in screen
     assert home.issues() == []
     assert "your yes" in home.caloron("why").data["why"]
 
     terminal = Terminal(home, "resume")
     terminal.read_until("Run these 2 tasks?")
     terminal.type("y\n")
-    code, seen = terminal.end()
-    assert code == 0, seen
+    code, screen = terminal.end()
+    assert code == 0, screen
     assert home.attempts("po") == 1
 
 
-def test_with_yes_nobody_is_asked(home: Home) -> None:
+def test_with_yes_there_is_no_question(home: Home) -> None:
     _planned(home)
-    code, seen = Terminal(home, "sprint", "make it so", "--yes").end()
-    assert code == 0, seen
-    assert "Run these" not in seen
+    code, screen = Terminal(home, "sprint", "make it so", "--yes").end()
+    assert code == 0, screen
+    assert "Run these" not in screen
 
 
 def test_ctrl_c_at_the_terminal_saves_and_stops(home: Home) -> None:
@@ -64,15 +64,15 @@ def test_ctrl_c_at_the_terminal_saves_and_stops(home: Home) -> None:
     writing.wait_for_agent()
     terminal.type("\x03")
     terminal.interrupt()
-    code, seen = terminal.end()
-    assert code == 11, seen
-    assert "caloron resume" in seen
-    # The `^C` of the terminal moves the cursor, and the table is drawn beside its old place.
-    assert "^C" not in seen
-    assert "demo-1  stopping" in seen
-    assert "the agent's work is saved" in seen
-    assert "error:" not in seen
-    assert "Sprint demo-1 was stopped with 0 of 1 tasks done" in seen
+    code, screen = terminal.end()
+    assert code == 11, screen
+    assert "caloron resume" in screen
+    # The `^C` of the terminal moves the cursor, and the table is drawn beside its old position.
+    assert "^C" not in screen
+    assert "demo-1  stopping" in screen
+    assert "the agent's work is saved" in screen
+    assert "error:" not in screen
+    assert "Sprint demo-1 was stopped with 0 of 1 tasks done" in screen
 
 
 def test_a_goal_with_brackets_is_only_text_to_the_live_view(home: Home) -> None:

@@ -26,13 +26,13 @@ def needs(tool: str, ask: str = "--version") -> pytest.MarkDecorator:
 
 
 def _runs(tool: str, ask: str) -> bool:
-    """Whether a tool is there and works: one that rustup gave to another HOME does not."""
+    """True if a tool works: a tool that rustup installed for another HOME does not."""
     if shutil.which(tool) is None:
         return False
     return subprocess.run((tool, ask), capture_output=True, check=False).returncode == 0
 
 
-def test_python_works_at_its_place_in_the_second_workspace(bench: SetupBench) -> None:
+def test_a_python_environment_works_in_the_second_workspace(bench: SetupBench) -> None:
     files = {
         "requirements.txt": "--no-index\n./lib\n",
         "lib/pyproject.toml": _BACKEND.format(name="greet"),
@@ -43,8 +43,10 @@ def test_python_works_at_its_place_in_the_second_workspace(bench: SetupBench) ->
     for name, ran in (("1", True), ("2", False)):
         workspace = bench.workspace(name, files)
         assert bench.install(workspace, commands, lock_hash(commands, files)) is ran
-        said = bench.inside(workspace, commands, "python3 -c 'import app, greet; print(greet.HI)'")
-        assert said == "hello from greet"
+        greeting = bench.inside(
+            workspace, commands, "python3 -c 'import app, greet; print(greet.HI)'"
+        )
+        assert greeting == "hello from greet"
         prefix = bench.inside(workspace, commands, "python3 -c 'import sys; print(sys.prefix)'")
         assert prefix == "/workspace/.venv"
         assert bench.inside(workspace, commands, ".venv/bin/pip --version").startswith("pip ")
@@ -109,7 +111,7 @@ _PROJECTS = {
 
 
 @pytest.mark.parametrize(
-    ("tool", "said"),
+    ("tool", "greeting"),
     [
         pytest.param("npm", "hello from greet", marks=needs("npm")),
         pytest.param("cargo", "1 passed", marks=needs("cargo")),
@@ -117,18 +119,18 @@ _PROJECTS = {
     ],
 )
 def test_a_project_is_verified_in_the_second_workspace_without_another_setup(
-    bench: SetupBench, tool: str, said: str
+    bench: SetupBench, tool: str, greeting: str
 ) -> None:
     files = _PROJECTS[tool]
     commands = found(files)
     for name, ran in (("1", True), ("2", False)):
         workspace = bench.workspace(name, files)
         assert bench.install(workspace, commands, lock_hash(commands, files)) is ran
-        assert said in bench.inside(workspace, commands, commands.verify)
+        assert greeting in bench.inside(workspace, commands, commands.verify)
 
 
 #: How each tool is asked for a package of a registry that only the proxy of this machine knows;
-#: a tool that looks names up itself, or has no proxy, never gets there.
+#: a tool that resolves names itself, or has no proxy, never gets there.
 _ASKS = {
     "cargo": "cargo search x --index sparse+https://registry.invalid/",
     "curl": "curl https://registry.invalid/x",
@@ -163,11 +165,11 @@ def test_a_package_manager_reaches_its_registry_through_the_proxy(
     SANDBOX.give_ownership(workspace)
 
     def inside(line: str) -> int:
-        given = SandboxSpec(workspace=workspace, network="public")
-        return run(SANDBOX.confine(("sh", "-c", line), given), timeout_s=120).returncode
+        spec = SandboxSpec(workspace=workspace, network="public")
+        return run(SANDBOX.confine(("sh", "-c", line), spec), timeout_s=120).returncode
 
     program = shutil.which("python3" if tool == "pip" else tool)
-    # A program of the system has to run; one in the user's own folders may not be visible inside.
+    # A program of the system has to run; the user's own programs may not be visible inside.
     if not program or (
         not program.startswith("/usr/") and inside(_VERSIONS.get(tool, f"{tool} --version"))
     ):

@@ -46,10 +46,10 @@ def test_outside_of_a_repository_no_sprint_begins_in_the_active_project(
     assert len(shop.caloron("history").data["sprints"]) == 1
 
 
-def test_on_a_terminal_it_is_refused_too(shop: Repository, plain: Path) -> None:
-    code, seen = Terminal(shop.home, "sprint", "go", "--single", cwd=plain).end()
+def test_the_start_is_refused_on_a_terminal_too(shop: Repository, plain: Path) -> None:
+    code, screen = Terminal(shop.home, "sprint", "go", "--single", cwd=plain).end()
     assert code == 2
-    assert "--project shop" in " ".join(seen.split())
+    assert "--project shop" in " ".join(screen.split())
 
 
 def test_a_project_that_is_named_gets_its_sprint_from_anywhere(
@@ -84,9 +84,9 @@ def test_a_command_that_acts_on_the_active_project_names_it_and_its_repository(
         "discard --dry-run", "resume",
     )  # fmt: skip
     for number, line in enumerate(lines):
-        told = shop.home.caloron(*line.split(), cwd=plain, json=number % 2 == 0)
-        note = [line for line in told.stderr.splitlines() if "active project" in line]
-        assert len(note) == 1, told
+        answer = shop.home.caloron(*line.split(), cwd=plain, json=number % 2 == 0)
+        note = [line for line in answer.stderr.splitlines() if "active project" in line]
+        assert len(note) == 1, answer
         assert "shop" in note[0]
         assert str(shop.path) in note[0]
     for quiet in (
@@ -96,7 +96,7 @@ def test_a_command_that_acts_on_the_active_project_names_it_and_its_repository(
         assert "active project" not in quiet.stderr + quiet.stdout
 
 
-def test_a_repository_without_a_project_says_so_and_never_speaks_about_another(
+def test_a_repository_without_a_project_never_shows_another_project(
     shop: Repository,
 ) -> None:
     other = repository(shop.home, "other")
@@ -114,11 +114,11 @@ def test_after_a_refused_start_status_speaks_about_this_repository(shop: Reposit
     other = repository(shop.home, "other")
     other.commit(".gitattributes", "*.bin filter=lfs\n")
     assert other.sprint().code == 8
-    told = other.caloron("status", json=False)
-    assert told.code == 0
-    assert f"{other.path} has no project yet" in told.stdout
-    assert "caloron sprint" in told.stdout
-    assert "Sprint shop-1" not in told.stdout
+    answer = other.caloron("status", json=False)
+    assert answer.code == 0
+    assert f"{other.path} has no project yet" in answer.stdout
+    assert "caloron sprint" in answer.stdout
+    assert "Sprint shop-1" not in answer.stdout
     data = other.caloron("status").data
     assert data == {"active": None, "projects": 1, "repository": str(other.path)}
     assert other.caloron("doctor").data["project"] is None
@@ -156,12 +156,12 @@ def test_a_result_that_was_taken_is_not_offered_again(shop: Repository) -> None:
     assert "caloron take" not in again.stdout + again.stderr
 
 
-def test_a_first_sprint_names_the_budget_that_was_given(bare_home: Home) -> None:
+def test_a_first_sprint_names_its_budget(bare_home: Home) -> None:
     bare_home.script(writes_file("new.txt"))
     shop = repository(bare_home)
     words = ("sprint", "go", "--single", "--framework", "stub", "--budget", "5", "--dry-run")
-    told = shop.caloron(*words, json=False)
-    assert "budget     $5.00 for this sprint" in told.stderr
+    answer = shop.caloron(*words, json=False)
+    assert "budget     $5.00 for this sprint" in answer.stderr
 
 
 def test_a_pull_request_is_shown_without_the_escapes_of_a_web_page() -> None:

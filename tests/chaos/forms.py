@@ -1,4 +1,4 @@
-"""Normal forms of a sprint: what a user would notice, without numbers, hashes and times."""
+"""Normal forms of a sprint: everything a user can notice, without numbers, hashes and times."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def _all(connection: sqlite3.Connection, table: str, order: str) -> list[sqlite3
 
 
 def durable_form(world: World) -> str:
-    """What a crash at this moment would leave for the next engine to go on with.
+    """Return the state that a crash at this moment would leave for the next engine.
 
-    What is finished or not begun is left out, and so are names: the same situation of another
+    Finished and future tasks are left out, and so are names: the same situation of another
     task is the same form. The last effects of a finished task count once nothing else goes on,
     since no other task can see them.
     """
@@ -97,7 +97,7 @@ class _Forge:
 
 def _ledger_form(ledger: sqlite3.Connection, there: _Forge) -> dict[str, Any]:
     actions = [r for r in _all(ledger, "actions", "id") if r["state"] in _OPEN_ACTION]
-    # Nobody waits for the words about a task: they count where nothing else is open.
+    # No task waits for comments about another task: they count where nothing else is open.
     actions = [r for r in actions if r["kind"] not in ("progress", "describe")] or actions
     results = {r["item"]: r["result"] is not None for r in _all(ledger, "leases", "item")}
     items = [
@@ -157,7 +157,7 @@ def _refs(repository: Path) -> dict[str, str]:
 
 
 def final_form(world: World) -> dict[str, Any]:
-    """What a finished sprint came to, per task and purpose."""
+    """Return the result of a finished sprint, per task and purpose."""
     with _reading(world.project() / "ledger.sqlite") as ledger:
         statuses = {r["id"]: r["status"] for r in _all(ledger, "tasks", "position")}
         sprints = _all(ledger, "sprints", "number")
@@ -196,7 +196,7 @@ def final_form(world: World) -> dict[str, Any]:
 
 
 def _files(project: Path) -> dict[str, Any]:
-    """What the files say that scripts read."""
+    """Return the content of the files that scripts read."""
     workspace = project / "workspace"
     history = _json(project / "sprints.json").get("sprints", [])
     learnings = _json(workspace / "learnings.json").get("sprints", [])
@@ -213,16 +213,16 @@ def _files(project: Path) -> dict[str, Any]:
 
 
 def _json(file: Path) -> Any:
-    """Nothing for a file that is missing; one that is half written fails here."""
+    """Return `{}` for a missing file; a half-written file fails here."""
     return json.loads(file.read_bytes()) if file.exists() else {}
 
 
 def _comments(rows: list[Any], names: dict[int, str]) -> list[tuple[str, str]]:
-    """What stands where; of feedback which number its work has is a matter of chance."""
-    told = [(names[row["issue"]], _purpose(row["marker_key"])) for row in rows]
-    feedback = {(name, re.sub(r"/\d+-(\w+)-\d+$", r"/\1", key)) for name, key in told
+    """Return all comments by issue; the number in the marker of feedback is left out as random."""
+    named_keys = [(names[row["issue"]], _purpose(row["marker_key"])) for row in rows]
+    feedback = {(name, re.sub(r"/\d+-(\w+)-\d+$", r"/\1", key)) for name, key in named_keys
                 if "/feedback/" in key}  # fmt: skip
-    return [(name, key) for name, key in told if "/feedback/" not in key] + sorted(feedback)
+    return [(name, key) for name, key in named_keys if "/feedback/" not in key] + sorted(feedback)
 
 
 def _purpose(key: str) -> str:
@@ -235,22 +235,22 @@ def _round(key: str) -> str:
 
 
 def _closes(body: str, names: dict[int, str]) -> str:
-    found = re.search(r"Closes #(\d+)", body)
-    return names.get(int(found[1]), "?") if found else ""
+    match = re.search(r"Closes #(\d+)", body)
+    return names.get(int(match[1]), "?") if match else ""
 
 
 def _merges(repository: Path, names: dict[int, str]) -> list[str]:
     """The subjects on the line of main, with the pull requests by their purpose."""
     subjects = git(repository, "log", "--first-parent", "--format=%s", "main").splitlines()
 
-    def named(found: re.Match[str]) -> str:
-        return names.get(int(found[1]), found[0])
+    def named(match: re.Match[str]) -> str:
+        return names.get(int(match[1]), match[0])
 
     return [re.sub(r"#(\d+)", named, subject) for subject in subjects]
 
 
 def done_twice(world: World) -> list[str]:
-    """Everything on the forge that carries the key of something else there."""
+    """List the keys that several objects on the forge have."""
     with _reading(world.project() / "forge.sqlite") as forge:
         keys: list[str] = []
         for table, order in (("issues", "number"), ("pulls", "number"), ("comments", "id")):
@@ -260,7 +260,7 @@ def done_twice(world: World) -> list[str]:
 
 
 def lost_work(world: World, read: Callable[[str], str] | None = None) -> list[str]:
-    """What tasks that are done brought and main does not hold, by content and not by status.
+    """List work of done tasks that is missing on main, by content and not by status.
 
     `read` gives a file of main, empty if it is missing; without it, the local forge is read.
     """
@@ -284,9 +284,9 @@ def lost_work(world: World, read: Callable[[str], str] | None = None) -> list[st
 
 
 def left_behind(world: World) -> list[str]:
-    """Workspaces, and homes with what agents were given, that a finished sprint did not remove."""
+    """List workspaces and homes of agents that a finished sprint did not remove."""
     project = world.project()
     runs, pool = project / "runs", project / "pool"
-    found = [*runs.rglob("workspace"), *runs.rglob(".workspace.*"), *runs.rglob("home")]
-    found += pool.iterdir() if pool.exists() else []
-    return [str(path.relative_to(project)) for path in found if "/.git/" not in str(path)]
+    paths = [*runs.rglob("workspace"), *runs.rglob(".workspace.*"), *runs.rglob("home")]
+    paths += pool.iterdir() if pool.exists() else []
+    return [str(path.relative_to(project)) for path in paths if "/.git/" not in str(path)]

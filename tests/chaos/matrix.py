@@ -24,7 +24,7 @@ SEED = 20_260_101
 #: More than there are cores: a cell often waits for a lock, a poll or a lease.
 _AT_ONCE = 3 * (os.cpu_count() or 1)
 _RESUMES = 4
-#: Workspaces made in advance cost time and change nothing: every so many cells have them.
+#: Prepared workspaces cost time and change no result: only every n-th cell has them.
 _WITH_POOL = 4
 _ENGINE_AFTER_A_SHIM = (
     "interrupt.before_commit",
@@ -36,7 +36,7 @@ _ENGINE_AFTER_A_SHIM = (
 
 @dataclass
 class Cell:
-    """What became of one run."""
+    """The result of one run."""
 
     point: Point
     second: Point
@@ -51,7 +51,7 @@ class Cell:
 
 
 def representatives(recorded: Iterable[tuple[Point, str]]) -> list[Point]:
-    """One point per durable form and kind of process, of a name that was taken least so far."""
+    """Choose a point per durable form and kind of process, of the name chosen least so far."""
     classes: dict[tuple[str, str], list[Point]] = {}
     for point, form in recorded:
         classes.setdefault((point.kind, form), []).append(point)
@@ -65,15 +65,15 @@ def representatives(recorded: Iterable[tuple[Point, str]]) -> list[Point]:
 
 
 def run_cells(
-    template: World, place: Path, points: Iterable[Point], all_points: list[Point]
+    template: World, folder: Path, points: Iterable[Point], all_points: list[Point]
 ) -> list[Cell]:
     """Run the matrix, a few cells at a time."""
-    expected = undisturbed(template, place / "undisturbed")
+    expected = undisturbed(template, folder / "undisturbed")
     cells = [Cell(point, _second(point, all_points)) for point in points]
 
-    def one(numbered: tuple[int, Cell]) -> Cell:
+    def run_cell(numbered: tuple[int, Cell]) -> Cell:
         number, cell = numbered
-        world = template.copy_to(place / f"cell-{number}")
+        world = template.copy_to(folder / f"cell-{number}")
         world.set(pool=2 if number % _WITH_POOL == 0 else 0)
         began = time.monotonic()
         try:
@@ -88,18 +88,18 @@ def run_cells(
         return cell
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(one, enumerate(cells)))
+        return list(pool.map(run_cell, enumerate(cells)))
 
 
-def undisturbed(template: World, place: Path) -> dict[str, Any]:
-    world = template.copy_to(place)
+def undisturbed(template: World, folder: Path) -> dict[str, Any]:
+    world = template.copy_to(folder)
     assert world.run("sprint", "goal", "--yes") == 0, world.log()
     assert problems_of(world) == []
     return final_form(world)
 
 
 def _second(point: Point, all_points: list[Point]) -> Point:
-    """Where the recovery from a kill is killed itself: chosen by a seed, the same in every run."""
+    """Choose where the recovery from a kill is killed itself: by a seed, the same in every run."""
     chance = random.Random(f"{SEED} {point}")
     if point.kind == "engine":
         names = sorted({p.name for p in all_points if p.kind == "engine"})
@@ -116,7 +116,7 @@ def _run(world: World, cell: Cell, expected: dict[str, Any]) -> None:
         code = world.run("sprint", "goal", "--yes", CALORON_CRASH_AT=cell.point.at(first))
         then = cell.second.at(again)
     else:
-        # A shim's death is the engine's to mend, so both kills belong to one run.
+        # The engine recovers from a dead shim, so both kills belong to the same run.
         both = f"{cell.point.at(first)};{cell.second.at(again)}"
         code = world.run("sprint", "goal", "--yes", CALORON_CRASH_AT=both)
         then = both
@@ -131,16 +131,16 @@ def _run(world: World, cell: Cell, expected: dict[str, Any]) -> None:
     if code != 0:
         cell.problems.append(f"exit code {code}\n{world.log()}")
     cell.problems += problems_of(world)
-    found = final_form(world)
+    actual = final_form(world)
     cell.problems += [
-        f"{name}: {found[name]!r} instead of {expected[name]!r}"
+        f"{name}: {actual[name]!r} instead of {expected[name]!r}"
         for name in expected
-        if found[name] != expected[name]
+        if actual[name] != expected[name]
     ]
 
 
 def goal_recorded(world: World) -> bool:
-    """Whether there is anything to resume."""
+    """True if there is a sprint to resume."""
     ledger = world.project() / "ledger.sqlite"
     if not ledger.exists():
         return False
@@ -155,7 +155,7 @@ def goal_recorded(world: World) -> bool:
 
 
 def problems_of(world: World) -> list[str]:
-    """What a finished sprint must never leave, whatever happened to it."""
+    """List remains that a finished sprint must never leave."""
     problems = [f"done twice: {key}" for key in done_twice(world)]
     problems += lost_work(world)
     problems += [f"left behind: {path}" for path in left_behind(world)]
@@ -164,12 +164,12 @@ def problems_of(world: World) -> list[str]:
 
 
 def cpu_seconds() -> float:
-    """What the processes that were waited for have used: it says more than the time it took."""
+    """Return the processor time of ended child processes: it says more than the elapsed time."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
-def told(cells: list[Cell], recorded: int, classes: int) -> str:
+def summary(cells: list[Cell], recorded: int, classes: int) -> str:
     """The matrix in numbers."""
     killed = sum(cell.killed for cell in cells)
     again = sum(cell.killed_again for cell in cells)

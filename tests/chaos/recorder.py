@@ -1,4 +1,4 @@
-"""Records every crash point of an undisturbed sprint, and what a crash there would leave."""
+"""Records every crash point of an undisturbed sprint, and the state a crash there would leave."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def record(
     log = world.root / "points.log"
     log.touch()
     engine = world.begin(*sprint, CALORON_CRASH_LOG=str(log))
-    found: list[tuple[Point, str]] = []
+    moments: list[tuple[Point, str]] = []
     give_up = time.monotonic() + PATIENCE_S
     line = ""
     with log.open("r") as lines:
@@ -52,12 +52,12 @@ def record(
                 pid, process, name, k = line.strip().split("|")
                 line = ""
                 if _has_stopped(int(pid)):
-                    found.append((Point(process, name, int(k)), form(world)))
+                    moments.append((Point(process, name, int(k)), form(world)))
                     os.kill(int(pid), signal.SIGCONT)
             elif engine.poll() is not None:
-                return found, engine.returncode
+                return moments, engine.returncode
             else:
-                assert time.monotonic() < give_up, f"the sprint hangs after {found[-1:]}"
+                assert time.monotonic() < give_up, f"the sprint hangs after {moments[-1:]}"
                 time.sleep(0.0005)
 
 

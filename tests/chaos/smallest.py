@@ -18,9 +18,9 @@ _READING = "reading b"
 _PUSHED = "pushed"
 
 
-def smallest_sprint(place: Path) -> World:
+def smallest_sprint(folder: Path) -> World:
     """A planner, a → b; a is rejected once, and main moves under b while b is reviewed."""
-    world = new_world(place)
+    world = new_world(folder)
     world.person = _push_once
     world.work = {"a": {"a.txt": "more a"}, "b": {"b.txt": "b and theirs"}}
     world.script(*_responses(world.gates))
@@ -49,8 +49,8 @@ def _push_once(world: World) -> None:
     done = world.gates / _PUSHED
     if done.exists() or not world.count_printed(_READING):
         return
-    with tempfile.TemporaryDirectory(dir=world.root, prefix="clone-") as place:
-        clone = Path(place, "c")
+    with tempfile.TemporaryDirectory(dir=world.root, prefix="clone-") as folder:
+        clone = Path(folder, "c")
         if "b.txt" not in git(world.forge_git, "ls-tree", "--name-only", "main").split():
             git(world.root, "clone", "--quiet", "--branch", "main", world.forge_git, clone)
             (clone / "b.txt").write_text("theirs\n", "utf-8")

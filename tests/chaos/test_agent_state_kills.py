@@ -1,7 +1,7 @@
 """An agent's home, killed at every point: the old state or the new one, never a third.
 
-Each command is run once undisturbed, stopping at every crash point it reaches; then once for each
-of them, killed there, looked at, and asked again.
+Each command runs once undisturbed, stopping at every crash point it reaches; then once for each
+point: it is killed there, its state is compared, and it runs again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from caloron.cycles.storage import Log
 
 CALORON = (sys.executable, "-c", "from caloron.cli.start import run; run()")
 PATIENCE_S = 60
-#: Each command with what must have been done before it.
+#: Each command with the commands that must run before it.
 ERRANDS = {
     "enqueue": ((), "errands enqueue --kind x --id b --payload {}"),
     "claim": ((), "errands claim --id a --owner forge"),
@@ -56,44 +56,44 @@ CYCLES = {
 }  # fmt: skip
 
 
-def environment(place: Path, **extra: str) -> dict[str, str]:
+def environment(folder: Path, **extra: str) -> dict[str, str]:
     return os.environ | {
-        "MF_INSTANCE_DIR": str(place / "agent"),
-        "CALORON_HOME": str(place / "home"),
-        "HOME": str(place),
+        "MF_INSTANCE_DIR": str(folder / "agent"),
+        "CALORON_HOME": str(folder / "home"),
+        "HOME": str(folder),
         "PYTHONPATH": os.pathsep.join(sys.path),
         **extra,
     }
 
 
-def run(place: Path, line: str, **extra: str) -> int:
+def run(folder: Path, line: str, **extra: str) -> int:
     words = line.split()
     return subprocess.run(
-        [*CALORON, *words], env=environment(place, **extra), capture_output=True, check=False,
+        [*CALORON, *words], env=environment(folder, **extra), capture_output=True, check=False,
         timeout=PATIENCE_S,
     ).returncode  # fmt: skip
 
 
-def points_of(place: Path, line: str) -> list[str]:
+def points_of(folder: Path, line: str) -> list[str]:
     """Every crash point that a command reaches, with how often it was reached before."""
-    log = place / "points.log"
+    log = folder / "points.log"
     log.touch()
     process = subprocess.Popen(
         [*CALORON, *line.split()],
-        env=environment(place, CALORON_CRASH_LOG=str(log)),
+        env=environment(folder, CALORON_CRASH_LOG=str(log)),
         stdout=subprocess.DEVNULL,
     )
-    seen = 0
+    handled = 0
     give_up = time.monotonic() + PATIENCE_S
     while process.poll() is None:
         assert time.monotonic() < give_up
         lines = log.read_text().splitlines()
-        if len(lines) > seen and _stopped(process.pid):
-            seen = len(lines)
+        if len(lines) > handled and _stopped(process.pid):
+            handled = len(lines)
             process.send_signal(signal.SIGCONT)
         time.sleep(0.001)
     assert process.returncode == 0
-    return ["|".join(found.split("|")[2:]) for found in log.read_text().splitlines()]
+    return ["|".join(entry.split("|")[2:]) for entry in log.read_text().splitlines()]
 
 
 def _stopped(pid: int) -> bool:
@@ -104,9 +104,9 @@ def _stopped(pid: int) -> bool:
     return stat[stat.rindex(b")") + 2 :][:1] == b"T"
 
 
-def killed_at(place: Path, line: str, point: str) -> None:
-    once = place / "killed"
-    code = run(place, line, CALORON_CRASH_AT=f"engine|{point}|{once}")
+def killed_at(folder: Path, line: str, point: str) -> None:
+    once = folder / "killed"
+    code = run(folder, line, CALORON_CRASH_AT=f"engine|{point}|{once}")
     assert once.exists(), point
     assert code == -signal.SIGKILL, point
 
@@ -116,9 +116,9 @@ def copy(template: Path, to: Path) -> Path:
     return to
 
 
-def errands_form(place: Path) -> Any:
-    """All that the file says, without times."""
-    with AgentInstance(place / "agent") as home:
+def errands_form(folder: Path) -> Any:
+    """Return the content of the file, without times."""
+    with AgentInstance(folder / "agent") as home:
         items = home.db.rows(
             "SELECT id, kind, payload, status, owner_agent, notes FROM work_items ORDER BY id"
         )
@@ -138,32 +138,32 @@ def test_a_kill_leaves_the_errands_as_they_were_or_as_they_should_be(
     before, line = ERRANDS[name]
     template = tmp_path / "template"
     template.mkdir()
-    for one in ("errands enqueue --kind x --id a --payload {}", *before):
-        assert run(template, f"agent-state {one}") == 0
+    for command in ("errands enqueue --kind x --id a --payload {}", *before):
+        assert run(template, f"agent-state {command}") == 0
     old = errands_form(template)
     done = copy(template, tmp_path / "done")
     points = points_of(done, f"agent-state {line}")
     new = errands_form(done)
     assert {p.split(".")[1].split("|")[0] for p in points} >= {"before_commit", "after_commit"}
     for number, point in enumerate(points):
-        place = copy(template, tmp_path / f"cell-{number}")
-        killed_at(place, f"agent-state {line}", point)
-        found = errands_form(place)
-        assert found == (new if "after_commit" in point else old), point
-        if found == old:
-            assert run(place, f"agent-state {line}") == 0
-            assert errands_form(place) == new, point
+        folder = copy(template, tmp_path / f"cell-{number}")
+        killed_at(folder, f"agent-state {line}", point)
+        form = errands_form(folder)
+        assert form == (new if "after_commit" in point else old), point
+        if form == old:
+            assert run(folder, f"agent-state {line}") == 0
+            assert errands_form(folder) == new, point
 
 
-def cycle_form(place: Path) -> tuple[CycleState, CycleState]:
-    """What is known of the cycles, and what the log alone says; without times and holders."""
-    places = location_of("allegro", hermes=False)._replace(
-        state=place / "home/cycles/allegro.json",
-        log=place / "home/cycles/allegro.log",
+def cycle_form(folder: Path) -> tuple[CycleState, CycleState]:
+    """Return the state of the cycles, and that of the log alone; without times and owners."""
+    location = location_of("allegro", hermes=False)._replace(
+        state=folder / "home/cycles/allegro.json",
+        log=folder / "home/cycles/allegro.log",
     )
-    state = Cycles(places).load().state
+    state = Cycles(location).load().state
     folded = CycleState("allegro")
-    for entry in Log(places.log).entries():
+    for entry in Log(location.log).entries():
         folded = apply(folded, entry)
     return _timeless(state), _timeless(folded)
 
@@ -186,20 +186,20 @@ def _timeless(state: CycleState) -> CycleState:
 def _prepared(template: Path, before: tuple[str, ...]) -> None:
     template.mkdir()
     dead = subprocess.Popen(["sleep", "60"])
-    for one in before:
-        if one == "!damage":
+    for command in before:
+        if command == "!damage":
             (template / "home/cycles/allegro.json").write_text("{")
-        elif one == "!lengthen":
+        elif command == "!lengthen":
             with (template / "home/cycles/allegro.log").open("ab") as log:
                 log.write(b"\n" * (1 << 20))
         else:
-            assert run(template, f"cycle {one.format(dead=dead.pid)}") == 0, one
+            assert run(template, f"cycle {command.format(dead=dead.pid)}") == 0, command
     dead.kill()
     dead.wait()
 
 
 @pytest.mark.parametrize("name", CYCLES)
-def test_a_kill_leaves_the_cycles_as_the_log_tells_and_the_next_call_goes_on(
+def test_a_kill_leaves_the_cycles_consistent_with_the_log_and_the_next_call_works(
     tmp_path: Path, name: str
 ) -> None:
     before, line = CYCLES[name]
@@ -211,16 +211,16 @@ def test_a_kill_leaves_the_cycles_as_the_log_tells_and_the_next_call_goes_on(
     steps.append(cycle_form(done)[0])
     assert {"file.temp", "file.rename"} <= {point.split("|")[0] for point in points}
     for number, point in enumerate(points):
-        place = copy(template, tmp_path / f"cell-{number}")
-        killed_at(place, f"cycle {line}", point)
-        state, told = cycle_form(place)
-        assert state == told, f"the log does not explain it: {point}"
+        folder = copy(template, tmp_path / f"cell-{number}")
+        killed_at(folder, f"cycle {line}", point)
+        state, from_log = cycle_form(folder)
+        assert state == from_log, f"the log does not explain it: {point}"
         crashed = steps[0]._replace(status="crashed", reason=state.reason)
         assert state in (*steps, crashed), point
-        # Whoever comes next finds everything in order, and numbers only rise.
-        run(place, "cycle recover allegro --force")
-        assert run(place, "cycle begin allegro") == 0, point
-        after, told = cycle_form(place)
-        assert after == told, point
+        # The next call finds everything in order, and numbers only rise.
+        run(folder, "cycle recover allegro --force")
+        assert run(folder, "cycle begin allegro") == 0, point
+        after, from_log = cycle_form(folder)
+        assert after == from_log, point
         assert after.cycle_number == state.cycle_number + 1, point
-        assert [f.name for f in (place / "home/cycles").iterdir() if f.name.endswith(".tmp")] == []
+        assert [f.name for f in (folder / "home/cycles").iterdir() if f.name.endswith(".tmp")] == []

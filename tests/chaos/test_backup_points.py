@@ -28,14 +28,14 @@ RESPONSES = (
 
 
 class Backups:
-    """One backup for each situation that a crash would leave differently."""
+    """A backup for each situation that a crash would leave differently."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.of: dict[str, Path] = {}
 
     def take(self, world: World) -> str:
-        """Called while everything stands still at a crash point."""
+        """Take a backup while all processes are stopped at a crash point."""
         form = durable_form(world)
         begun = bool(form and json.loads(form)["sprints"])
         if begun and form not in self.of and not _is_written(world.project() / "ledger.sqlite"):
@@ -46,7 +46,7 @@ class Backups:
 
 
 def _is_written(ledger: Path) -> bool:
-    """Whether who stands still is in the middle of a transaction: a backup would wait for it."""
+    """True if the stopped process is inside a transaction: a backup would wait for it."""
     with closing(sqlite3.connect(ledger, isolation_level=None, timeout=0)) as connection:
         try:
             connection.execute("BEGIN IMMEDIATE")

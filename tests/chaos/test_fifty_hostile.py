@@ -1,4 +1,4 @@
-"""Fifty hostile agents in a row: nobody is left, nothing leaks, and honest work is merged."""
+"""Fifty hostile agents in a row: no process is left, nothing leaks, and honest work is merged."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.hostile import HABITS, LIMITS, acts, assert_each_ended_as_it_must
+from tests.acceptance.hostile import HABITS, LIMITS, assert_each_ended_as_it_must, response_of
 from tests.support.home import Answer, Home, task, writes
 
 _HONEST_BETWEEN = 10
-#: Far beyond what it takes; a sprint that hangs needs it.
+#: Far beyond the usual duration; only a sprint that hangs takes so long.
 _PATIENCE_S = 900.0
 
 
@@ -26,7 +26,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 
 class _Census:
-    """What an engine holds while it runs, counted again and again."""
+    """Counts the handles, threads and memory of a running engine again and again."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -36,12 +36,12 @@ class _Census:
         threading.Thread(target=self._count, daemon=True).start()
 
     def _count(self) -> None:
-        place = Path(f"/proc/{self._pid}")
+        proc = Path(f"/proc/{self._pid}")
         while True:
             try:
-                self.handles.append(len(list((place / "fd").iterdir())))
-                self.threads.append(len(list((place / "task").iterdir())))
-                status = (place / "status").read_text()
+                self.handles.append(len(list((proc / "fd").iterdir())))
+                self.threads.append(len(list((proc / "task").iterdir())))
+                status = (proc / "status").read_text()
                 self.resident_mb.append(int(status.split("VmRSS:")[1].split()[0]) / 1024)
             except (OSError, IndexError):
                 return
@@ -56,9 +56,9 @@ def _mounts() -> set[str]:
 
 def _scratch() -> set[str]:
     """Folders of proxies and unfinished files; what is kept for all agents is not counted."""
-    place = Path(f"/tmp/caloron-{os.getuid()}")
-    found = place.iterdir() if place.exists() else ()
-    return {path.name for path in found if path.name.startswith(("net-", ".new-"))}
+    folder = Path(f"/tmp/caloron-{os.getuid()}")
+    entries = folder.iterdir() if folder.exists() else ()
+    return {path.name for path in entries if path.name.startswith(("net-", ".new-"))}
 
 
 def _ours_in_tmp() -> set[str]:
@@ -66,7 +66,7 @@ def _ours_in_tmp() -> set[str]:
 
 
 @pytest.mark.long
-def test_fifty_hostile_agents_leave_nobody_and_nothing_and_honest_work_is_merged(
+def test_fifty_hostile_agents_leave_no_process_and_honest_work_is_merged(
     home: Home,
 ) -> None:
     assert len(HABITS) >= 50
@@ -74,11 +74,11 @@ def test_fifty_hostile_agents_leave_nobody_and_nothing_and_honest_work_is_merged
     honest = [f"honest-{n}" for n in range(len(names) // _HONEST_BETWEEN)]
     trap = str(home.root / "trapped")
     home.script(
-        *(acts(name, HABITS[name], trap) for name in names),
+        *(response_of(name, HABITS[name], trap) for name in names),
         *(writes(name) for name in (*honest, "honest")),
     )
     before = _mounts(), _scratch(), _ours_in_tmp()
-    # One honest task after each ten hostile ones, in the order in which they are begun.
+    # An honest task after each ten hostile tasks, in the order in which they are begun.
     tasks = [task(name) for name in names]
     for number, name in enumerate(honest):
         tasks.insert((number + 1) * (_HONEST_BETWEEN + 1) - 1, task(name))
@@ -97,11 +97,11 @@ def test_fifty_hostile_agents_leave_nobody_and_nothing_and_honest_work_is_merged
     assert (_mounts() - before[0], _ours_in_tmp() - before[2]) == (set(), set())
     assert _scratch() - before[1] == set()
     runs = home.project() / "runs"
-    assert [str(place) for place in runs.rglob("home") if place.is_dir()] == []
-    kept = [str(place) for place in runs.rglob("workspace")]
-    # What could not be taken is kept for a person, and nothing else.
+    assert [str(path) for path in runs.rglob("home") if path.is_dir()] == []
+    kept = [str(path) for path in runs.rglob("workspace")]
+    # Only work that could not be taken is kept for a person.
     refused = [name for name in names if HABITS[name].refused]
-    assert not [place for place in kept if not any(f"/{name}/" in place for name in refused)]
+    assert not [path for path in kept if not any(f"/{name}/" in path for name in refused)]
     assert list((home.project() / "pool").glob("*")) == []
 
 

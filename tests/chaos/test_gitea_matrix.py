@@ -27,7 +27,7 @@ from tests.chaos.matrix import goal_recorded
 from tests.chaos.recorder import Point
 from tests.chaos.world import World, new_world
 from tests.support import blind_gitea
-from tests.support.figures import tell
+from tests.support.figures import record_figures
 from tests.support.gitea import Gitea, Repository
 from tests.support.home import SOURCE, does, task, writes
 from tests.support.live import REVIEWER_TOKEN, TOKEN, artefacts, done_twice
@@ -53,12 +53,12 @@ PURPOSES = {
     "open_pull revert-pull",
     "reopen_issue reopen",
 }
-_ONE_PART = "test $(ls parts 2>/dev/null | wc -l) -le 1"
+_AT_MOST_ONE_PART = "test $(ls parts 2>/dev/null | wc -l) -le 1"
 
 
 @dataclass(frozen=True)
 class Effect:
-    """One effect of the undisturbed sprint."""
+    """An effect of the undisturbed sprint."""
 
     key: str
     task: str
@@ -68,11 +68,11 @@ class Effect:
 
     @property
     def purpose(self) -> str:
-        """What it is for: an escalation is an issue, too, and a revert a pull request."""
+        """The purpose of the effect: an escalation is an issue, and a revert a pull request."""
         return f"{self.kind} {self.key.split('/')[0]}"
 
     def points(self) -> list[Point]:
-        """Where it is killed; what was done before it is not done again, and not counted."""
+        """The crash point of the effect; earlier effects are not repeated, and not counted."""
         counts = (self.k, 1, 1)
         return [
             Point("engine", f"{at}/{self.kind}/{self.task}", k)
@@ -82,7 +82,7 @@ class Effect:
 
 @dataclass
 class Cell:
-    """One sprint with its kills, and what was wrong in the end."""
+    """A sprint with its kills, and its problems in the end."""
 
     effect: Effect
     kills: int = 0
@@ -96,15 +96,15 @@ class Scenario:
     gitea: Gitea
     template: World
     plan: tuple[dict[str, Any], ...]
-    place: Path
+    folder: Path
     #: The exit code of a sprint that went as it should.
     code: int = 0
-    #: What somebody does meanwhile.
+    #: Acts of a person during the sprint.
     person: Callable[[Repository, World], None] | None = None
     expected: dict[str, Any] = field(default_factory=dict)
 
     def copy(self, name: str) -> tuple[World, Repository]:
-        world = self.template.copy_to(self.place / name)
+        world = self.template.copy_to(self.folder / name)
         repository = self.gitea.repository(self.gitea.person("robot"))
         for login in ("ada", "second"):
             repository.collaborator(self.gitea.person(login))
@@ -112,7 +112,7 @@ class Scenario:
         world.plan(*self.plan)
         ada = self.gitea.person("ada")
         world.environment[blind_gitea.WHO] = f"{ada.url} ada {ada.token} {repository.full_name}"
-        world.person = self.person and partial(self.person, repository.seen_by(ada))
+        world.person = self.person and partial(self.person, repository.acting_as(ada))
         return world, repository
 
     def undisturbed(self) -> list[Effect]:
@@ -156,34 +156,34 @@ class Scenario:
 
 
 def _effects(world: World) -> list[Effect]:
-    """Everything that was done to the forge, in its order."""
+    """List all effects on the forge in their order."""
     connection = sqlite3.connect(world.project() / "ledger.sqlite", timeout=10)
     sql = "SELECT key, task, kind FROM actions WHERE state = 'done' ORDER BY id"
     rows = connection.execute(sql).fetchall()
     connection.close()
     counts: Counter[tuple[str, str]] = Counter()
-    found = []
+    effects = []
     for key, name, kind in rows:
         counts[name, kind] += 1
-        found.append(Effect(key, name or "", kind, counts[name, kind]))
-    return found
+        effects.append(Effect(key, name or "", kind, counts[name, kind]))
+    return effects
 
 
 def _of_each_purpose(effects: Iterable[Effect]) -> list[Effect]:
     """The first of each, and the first change of a comment or section that was made before."""
-    found: dict[str, Effect] = {}
+    first_effects: dict[str, Effect] = {}
     for effect in effects:
         edits = effect.kind in ("progress", "describe") and effect.k == 2
-        found.setdefault(f"edit {effect.kind}" if edits else effect.purpose, effect)
-    return list(found.values())
+        first_effects.setdefault(f"edit {effect.kind}" if edits else effect.purpose, effect)
+    return list(first_effects.values())
 
 
-def _one_account(place: Path, gitea: Gitea) -> Scenario:
+def _one_account(folder: Path, gitea: Gitea) -> Scenario:
     """A task that is rejected once; verdicts are comments."""
     options = ("--forge", "gitea", "--host", gitea.url, "--token-env", TOKEN)
     robot = gitea.person("robot")
     first = gitea.repository(robot).full_name
-    template = new_world(place / "template", *options, "--repo", first, env={TOKEN: robot.token})
+    template = new_world(folder / "template", *options, "--repo", first, env={TOKEN: robot.token})
     template.work = {"a": {"a.txt": "more a"}}
     template.script(
         writes("a"),
@@ -191,16 +191,16 @@ def _one_account(place: Path, gitea: Gitea) -> Scenario:
         does("fix", "a", files={"a.txt": "more a\n"}, output="done"),
         does("review", output="APPROVED"),
     )
-    return Scenario(gitea, template, (task("a"),), place)
+    return Scenario(gitea, template, (task("a"),), folder)
 
 
-def _two_accounts(place: Path, gitea: Gitea) -> Scenario:
+def _two_accounts(folder: Path, gitea: Gitea) -> Scenario:
     """A merge that turns main red, a task that a person cancels, and one that is escalated."""
     robot, second = gitea.person("robot"), gitea.person("second")
     repository = gitea.repository(robot)
     repository.collaborator(second)
     template = new_world(
-        place / "template",
+        folder / "template",
         *("--forge", "gitea", "--host", gitea.url, "--repo", repository.full_name),
         *("--token-env", TOKEN, "--reviewer-token-env", REVIEWER_TOKEN),
         env={
@@ -208,7 +208,7 @@ def _two_accounts(place: Path, gitea: Gitea) -> Scenario:
             REVIEWER_TOKEN: second.token,
             "PYTHONPATH": f"{SOURCE}:{SOURCE.parent}",
         },
-        verify=_ONE_PART,
+        verify=_AT_MOST_ONE_PART,
     )
     template.program = (sys.executable, str(Path(blind_gitea.__file__)))
     template.work = {"a": {"parts/both": "both"}}
@@ -221,11 +221,11 @@ def _two_accounts(place: Path, gitea: Gitea) -> Scenario:
         does("review", output="APPROVED"),
     )
     plan = (task("a"), task("b"), task("c"))
-    return Scenario(gitea, template, plan, place, code=10, person=_cancels_b)
+    return Scenario(gitea, template, plan, folder, code=10, person=_cancels_b)
 
 
 def _cancels_b(hers: Repository, _: World) -> None:
-    """She says so on the issue, once its change is there to be withdrawn."""
+    """Cancel b on its issue as soon as its pull request is there."""
     time.sleep(0.3)
     if not [p for p in hers.pulls("open") if p["head"]["ref"].startswith("agent/b/")]:
         return
@@ -234,14 +234,14 @@ def _cancels_b(hers: Repository, _: World) -> None:
         hers.comment(issue, "caloron:cancel")
 
 
-#: An attempt of an agent, and a person's comment: their numbers are nobody's concern.
+#: An attempt of an agent, and a person's comment: their numbers do not matter.
 _NUMBERS = re.compile(r"(/feedback/\S+-|/cancelled/)[0-9]+$")
 
 
 def _left(repository: Repository) -> dict[str, Any]:
-    found = artefacts(repository)
-    found["comments"] = sorted((on, _NUMBERS.sub(r"\1N", key)) for on, key in found["comments"])
-    return found
+    form = artefacts(repository)
+    form["comments"] = sorted((on, _NUMBERS.sub(r"\1N", key)) for on, key in form["comments"])
+    return form
 
 
 def _lost_work(world: World, repository: Repository) -> list[str]:
@@ -249,11 +249,11 @@ def _lost_work(world: World, repository: Repository) -> list[str]:
     return lost_work(world, lambda path: repository.file(path) if path in there else "")
 
 
-def _differences(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
+def _differences(form: dict[str, Any], expected: dict[str, Any]) -> list[str]:
     return [
-        f"{name}: {found[name]!r} instead of {expected[name]!r}"
+        f"{name}: {form[name]!r} instead of {expected[name]!r}"
         for name in expected
-        if found[name] != expected[name]
+        if form[name] != expected[name]
     ]
 
 
@@ -261,21 +261,26 @@ def test_a_kill_around_any_effect_on_gitea_leaves_every_artefact_exactly_once(
     tmp_path: Path, gitea: Gitea, capsys: pytest.CaptureFixture[str]
 ) -> None:
     began = time.monotonic()
-    one, two = _one_account(tmp_path / "one", gitea), _two_accounts(tmp_path / "two", gitea)
+    one_account, two_accounts = (
+        _one_account(tmp_path / "one", gitea),
+        _two_accounts(tmp_path / "two", gitea),
+    )
     with ThreadPoolExecutor(2) as pool:
-        usual, special = pool.map(Scenario.undisturbed, (one, two))
+        usual, special = pool.map(Scenario.undisturbed, (one_account, two_accounts))
     chosen = _of_each_purpose(usual)
     known = {effect.purpose for effect in chosen} - {"review review"}
     others = [e for e in _of_each_purpose(special) if e.purpose not in known]
     others += [e for e in special if (e.kind, e.task, e.k) == ("merge", "a", 2)]
     others.sort(key=special.index)
     assert {e.purpose for e in (*chosen, *others)} == PURPOSES
-    every = [(one, effect) for effect in chosen] + [(two, effect) for effect in others]
+    every = [(one_account, effect) for effect in chosen] + [
+        (two_accounts, effect) for effect in others
+    ]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         cells = list(pool.map(lambda cell: cell[0].run(cell[1]), every))
     kills = sum(cell.kills for cell in cells)
     with capsys.disabled():
-        tell(
+        record_figures(
             "kill -9 around every effect",
             {"kinds of effects": len(cells), "kills": kills}
             | {"failed": sum(bool(cell.problems) for cell in cells)}

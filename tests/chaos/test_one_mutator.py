@@ -27,7 +27,7 @@ MUTATIONS = {
     "mark_merged",
 }
 CHANGES, EXECUTOR = "engine/forge/operations.py", "engine/forge/executor.py"
-#: Acts of people, the first commit of an empty repository, the forge itself, what tests use.
+#: Acts of people, the first commit of an empty repository, the forge itself, code for tests.
 EXCEPTED = (
     "cli/commands/project/remote.py",
     "cli/commands/forge.py",
@@ -35,7 +35,7 @@ EXCEPTED = (
     "testing/",
 )
 #: Stages for graphs that users write: such a graph is no sprint and has no journal of effects, so
-#: each of these looks for what it wrote before it writes. No tick may name one of them.
+#: each of these searches for its own object before it writes. No tick may name them.
 OF_GRAPHS = (
     "github_add_label",
     "github_create_issue",
@@ -62,13 +62,13 @@ def _modules() -> dict[str, Path]:
 
 
 def test_no_module_but_the_effect_executor_changes_a_forge() -> None:
-    found = {
+    mutations = {
         name: mutations_in(file.read_text("utf-8"))
         for name, file in _modules().items()
         if name != CHANGES and not name.startswith(EXCEPTED) and name != "stages/forge.py"
     }
 
-    assert {name: calls for name, calls in found.items() if calls} == {}
+    assert {name: calls for name, calls in mutations.items() if calls} == {}
 
 
 def named_in(node: Any) -> set[str]:
@@ -110,7 +110,7 @@ def test_a_stage_in_a_graph_would_be_noticed() -> None:
     assert named_in({"op": "Let", "bindings": {"x": merge}, "body": merge}) == {"github_merge_pr"}
 
 
-def test_the_changes_are_in_one_place_and_their_executor_marks_them_for_crashes() -> None:
+def test_the_executor_makes_all_changes_and_marks_their_crash_points() -> None:
     tree = ast.parse(_modules()[CHANGES].read_text("utf-8"))
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     changing = [f.name for f in functions if mutations_in(ast.unparse(f))]

@@ -1,4 +1,4 @@
-"""`kill -9` while a model looks back at a sprint, and while what it said is written down."""
+"""`kill -9` while a model analyses a sprint, and while its answer is recorded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.matrix import representatives, run_cells, told
+from tests.chaos.matrix import representatives, run_cells, summary
 from tests.chaos.recorder import record
 from tests.chaos.world import World, new_world
 
@@ -43,7 +43,7 @@ def template(tmp_path: Path) -> World:
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_a_kill_at_any_moment_of_the_retro_neither_loses_the_answer_nor_asks_for_ever(
+def test_a_kill_during_the_retro_loses_no_answer_and_asks_a_bounded_number_of_times(
     template: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], every: bool
 ) -> None:
     recorded, code = record(template.copy_to(tmp_path / "record"))
@@ -52,7 +52,7 @@ def test_a_kill_at_any_moment_of_the_retro_neither_loses_the_answer_nor_asks_for
     points, kinds = [point for point, _ in late], representatives(late)
     cells = run_cells(template, tmp_path, points if every else kinds, points)
     with capsys.disabled():
-        print(f"\nretro: {told(cells, len(late), len(kinds))}")
+        print(f"\nretro: {summary(cells, len(late), len(kinds))}")
     assert not [str(cell) for cell in cells if cell.problems]
     assert any(cell.killed and cell.point.process.endswith("/1-retro") for cell in cells)
     assert any(cell.killed and cell.point.kind == "engine" for cell in cells)

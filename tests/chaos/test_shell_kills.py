@@ -1,4 +1,4 @@
-"""`kill -9` of the shell: agents live on, nobody is started twice, and the status is the truth."""
+"""`kill -9` of the shell: agents live on, none is started twice, and the status is right."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def _branch(shell: LiveShell, file: str) -> str:
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout
 
 
-def test_an_agent_outlives_its_shell_and_the_next_one_knows_it_again(shell: LiveShell) -> None:
+def test_an_agent_outlives_its_shell_and_the_next_shell_recognises_it(shell: LiveShell) -> None:
     shell.agents_do(_waits_for("go"))
     pid = shell.start().spawn()["pid"]
-    place = shell.root / ".caloron/worktrees/ann-s-1"
-    wait_for((place / "begun.txt").exists)
+    worktree = shell.root / ".caloron/worktrees/ann-s-1"
+    wait_for((worktree / "begun.txt").exists)
     shell.post("/heartbeat", agent_id="other", sprint_id="s-1", status="kept")
     shell.kill()
     assert read_process(pid) is not None
@@ -60,7 +60,7 @@ def test_an_agent_outlives_its_shell_and_the_next_one_knows_it_again(shell: Live
     row = shell.agent()
     assert (row["pid"], row["alive"], row["exit_code"]) == (pid, True, None)
     assert shell.spawn() == {"ok": True, "pid": pid}
-    (place / "go").touch()
+    (worktree / "go").touch()
     row = shell.ended()
     assert (row["alive"], row["exit_code"]) == (False, 0)
     assert wait_for(lambda: shell.agent()["status"] == "completed")
@@ -68,21 +68,21 @@ def test_an_agent_outlives_its_shell_and_the_next_one_knows_it_again(shell: Live
     assert _branch(shell, "begun.txt") == "begun\n"
 
 
-def test_what_ended_while_no_shell_was_there_is_told_by_the_next_one(shell: LiveShell) -> None:
+def test_an_end_without_a_shell_is_reported_by_the_next_shell(shell: LiveShell) -> None:
     shell.agents_do(
         {"responses": [{"run": "while [ ! -e go ]; do sleep 0.05; done", "exit_code": 7}]}
     )
     pid = shell.start().spawn()["pid"]
-    place = shell.root / ".caloron/worktrees/ann-s-1"
-    wait_for(place.exists)
+    worktree = shell.root / ".caloron/worktrees/ann-s-1"
+    wait_for(worktree.exists)
     shell.kill()
-    (place / "go").touch()
-    wait_for(lambda: (found := read_process(pid)) is None or found.state == "Z")
+    (worktree / "go").touch()
+    wait_for(lambda: (state := read_process(pid)) is None or state.state == "Z")
     row = shell.start().agent()
     assert (row["alive"], row["exit_code"], row["state"]) == (False, 7, "ended")
 
 
-def test_a_process_that_got_the_number_of_an_agent_is_not_taken_for_it(shell: LiveShell) -> None:
+def test_a_process_with_the_reused_pid_of_an_agent_is_not_the_agent(shell: LiveShell) -> None:
     shell.start().spawn()
     shell.ended()
     shell.kill()
@@ -97,7 +97,7 @@ def test_a_process_that_got_the_number_of_an_agent_is_not_taken_for_it(shell: Li
 
 
 @pytest.mark.parametrize("point", _POINTS)
-def test_a_shell_that_dies_while_it_starts_an_agent_leaves_one_or_none(
+def test_a_shell_that_dies_while_it_starts_an_agent_leaves_at_most_that_agent(
     shell: LiveShell, point: str, tmp_path: Path
 ) -> None:
     shell.agents_do({"responses": [{"run": "echo begun >> begun.txt; sleep 600"}]})
@@ -109,12 +109,12 @@ def test_a_shell_that_dies_while_it_starts_an_agent_leaves_one_or_none(
     shell.env = {}
     shell.start()
     rows = shell.get("/status", details=1)["agents"]
-    # Of an agent that was not written down nobody ever opened the gate.
+    # An agent without a record never gets through the gate.
     assert [row["alive"] for row in rows] in ([], [False])
-    told = shell.spawn()
-    assert told["ok"], told
-    place = shell.root / ".caloron/worktrees/ann-s-1"
-    wait_for((place / "begun.txt").exists)
+    answer = shell.spawn()
+    assert answer["ok"], answer
+    worktree = shell.root / ".caloron/worktrees/ann-s-1"
+    wait_for((worktree / "begun.txt").exists)
     assert shell.agent()["alive"]
     assert shell.post("/stop", sprint_id="s-1", agent_id="ann")["stopped"]
     assert _branch(shell, "begun.txt") == "begun\n"

@@ -27,10 +27,10 @@ from tests.chaos.world import (
     new_world,
     until_it_holds_the_project,
 )
-from tests.support.figures import tell
+from tests.support.figures import record_figures
 
 TASKS = [f"t{n}" for n in range(12)]
-#: These change one file, so that all but the first of them are in conflict with main.
+#: These tasks change the same file, so that all but the first are in conflict with main.
 TOGETHER, REJECTED = TASKS[:3], TASKS[3:7]
 KINDS = ("engine", "shim", "sandbox", "git", "all")
 _WEIGHTS = (2, 3, 3, 4, 1)
@@ -40,7 +40,7 @@ _KILLS_OF_A_SPRINT = 90
 
 
 def _plan() -> list[dict[str, Any]]:
-    """Nine tasks, and three that wait for one of them each."""
+    """Nine tasks, and three tasks that each wait for one of the nine."""
     return [
         {"id": name, "title": name, "agent_prompt": f"write {name}", "depends_on": depends_on}
         for name, depends_on in [
@@ -51,13 +51,17 @@ def _plan() -> list[dict[str, Any]]:
 
 
 def _responses() -> list[dict[str, Any]]:
-    """Agents as they are: they fail, say nothing, change nothing, and work the next time."""
-    one_file = "echo $CALORON_TASK_ID >> together.txt"
+    """Responses of agents that fail, print nothing or change nothing, and work the next time."""
+    appends_to_shared_file = "echo $CALORON_TASK_ID >> together.txt"
     unmark = "sed -i -E '/^(<<<<<<<|=======|>>>>>>>)/d' together.txt"
     fixes = 'echo "$CALORON_TASK_ID fixed" > $CALORON_TASK_ID.txt'
     crashes = {"output": "overloaded", "exit_code": 1}
     return [
-        {"when": {"role": "implement", "task": TOGETHER}, "run": one_file, "sleep_s": 0.2},
+        {
+            "when": {"role": "implement", "task": TOGETHER},
+            "run": appends_to_shared_file,
+            "sleep_s": 0.2,
+        },
         {"when": {"role": "implement", "task": TASKS[7], "attempt": 1}, **crashes},
         {
             "when": {"role": "implement"},
@@ -86,16 +90,16 @@ def _work() -> dict[str, dict[str, str]]:
 
 
 class Storm:
-    """One sprint under kills, from its start to its end."""
+    """A sprint under kills, from its start to its end."""
 
     def __init__(self, world: World, chance: random.Random, most: int) -> None:
         self._world = world
         self._chance = chance
         self._most = most
         self.kills: Counter[str] = Counter()
-        #: Why tasks waited for a person who said `resolved`.
+        #: The escalations that a person resolved.
         self.escalated: set[tuple[str, int, str]] = set()
-        #: Sandboxes in which nothing ever ran.
+        #: The number of sandboxes in which no process ever ran.
         self.unborn = 0
 
     def run(self) -> None:
@@ -110,7 +114,7 @@ class Storm:
         raise AssertionError(f"not finished after {_ROUNDS} engines\n{world.log()}")
 
     def _blow(self, engine: subprocess.Popen[bytes]) -> int:
-        """Kill something again and again until the engine has ended; its exit code."""
+        """Kill processes repeatedly until the engine has ended; return its exit code."""
         until_it_holds_the_project(self._world, engine)
         while engine.poll() is None and self.kills.total() < self._most:
             with suppress(subprocess.TimeoutExpired):
@@ -124,14 +128,14 @@ class Storm:
             raise AssertionError(f"the sprint hangs\n{self._world.log()}") from None
 
     def _victims(self, kind: str, engine: subprocess.Popen[bytes]) -> list[int]:
-        """One process of this kind, once there is one, or all of this world."""
+        """Return a process of this kind as soon as there is any, or all processes of this world."""
         if kind == "engine":
             return [engine.pid]
         give_up = time.monotonic() + 1
         while engine.poll() is None and time.monotonic() < give_up:
-            found = self._living(kind, engine.pid)
-            if found:
-                return found if kind == "all" else [self._chance.choice(found)]
+            pids = self._living(kind, engine.pid)
+            if pids:
+                return pids if kind == "all" else [self._chance.choice(pids)]
         return []
 
     def _living(self, kind: str, engine: int) -> list[int]:
@@ -148,7 +152,7 @@ class Storm:
         return [engine, *ours]
 
     def _resolve(self) -> None:
-        """A person says of each escalation that its cause is gone."""
+        """Comment `resolved` on each escalation as a person."""
         world = self._world
         if not goal_recorded(world):
             return
@@ -197,8 +201,8 @@ def worlds(tmp_path: Path) -> Iterator[list[World]]:
         world.kill_everything()
 
 
-def _sprint(place: Path, worlds: list[World], chance: random.Random, most: int) -> Storm:
-    world = new_world(place, verify="true", parallel=4)
+def _sprint(folder: Path, worlds: list[World], chance: random.Random, most: int) -> Storm:
+    world = new_world(folder, verify="true", parallel=4)
     worlds.append(world)
     world.work = _work()
     world.script(*_responses())
@@ -218,7 +222,7 @@ def _sprint(place: Path, worlds: list[World], chance: random.Random, most: int) 
 @pytest.mark.parametrize(
     "kills", [25, pytest.param(500, marks=pytest.mark.long)], ids=["short", "long"]
 )
-def test_no_work_is_lost_and_nothing_done_twice_in_a_storm_of_kills(
+def test_a_storm_of_kills_loses_no_work_and_repeats_nothing(
     kills: int, tmp_path: Path, worlds: list[World], capsys: pytest.CaptureFixture[str]
 ) -> None:
     seed = os.environ.get("CALORON_STORM_SEED", str(SEED))
@@ -235,13 +239,13 @@ def test_no_work_is_lost_and_nothing_done_twice_in_a_storm_of_kills(
         escalated |= storm.escalated
         unborn += storm.unborn
     with capsys.disabled():
-        tell(
+        record_figures(
             f"a storm of kills, seed {seed}",
             {"sprints": sprints, "tasks": sprints * len(TASKS)}
             | dict(sorted(done.items()))
             | {"escalated": len(escalated), "sandboxes that never began": unborn},
         )
         print(*sorted(escalated), sep="\n")
-    # An agent that is killed inside its sandbox has failed; a killed process of ours has not.
+    # An agent killed inside its sandbox counts as failed; a killed process of Caloron does not.
     others = [title for *_, title in escalated if "— the agent ended with exit code" not in title]
     assert others == []

@@ -22,7 +22,7 @@ PATIENCE_S = 240.0
 
 
 class World(Home):
-    """One home with one project; every process that is started belongs to its directory."""
+    """A home with a project; every process of it belongs to its directory."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -90,7 +90,7 @@ class World(Home):
         return self.printed(line).count("")
 
     def kill_everything(self) -> None:
-        """Leave no process of this world behind, whatever a test did."""
+        """End all processes of this world after any test."""
         give_up = time.monotonic() + 10
         while (left := self.living()) and time.monotonic() < give_up:
             for pid in left:

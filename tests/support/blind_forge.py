@@ -1,7 +1,7 @@
-"""`caloron` on a forge that cannot be told the base of a merge, and whose main moves just before.
+"""`caloron` on a forge that cannot check the base of a merge, and whose main moves just before.
 
 Run it as a program in the place of `python -m caloron.cli`. The first merge of task `a` finds a
-person's commit on main that nobody has verified it with: `parts/theirs`.
+person's commit on main that the change was not verified with: `parts/theirs`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def merge_blindly(
 
 
 def _push_theirs(forge: Path) -> None:
-    """Once, however often the merge is tried."""
+    """Push once, however often the merge is tried."""
     subjects = _git(forge, "log", "--format=%s", "main").splitlines()
     if THEIRS in subjects:
         return
-    with tempfile.TemporaryDirectory(dir=forge.parent, prefix="clone-") as place:
-        clone = Path(place, "c")
+    with tempfile.TemporaryDirectory(dir=forge.parent, prefix="clone-") as folder:
+        clone = Path(folder, "c")
         _git(forge, "clone", "--quiet", "--branch", "main", str(forge), str(clone))
         file = clone / THEIRS
         file.parent.mkdir(exist_ok=True)

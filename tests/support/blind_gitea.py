@@ -1,8 +1,8 @@
 """`caloron` on a Gitea whose main moves in the moment before the first merge of task `a`.
 
 Run it as a program in the place of `python -m caloron.cli`. That merge finds a person's commit on
-main that nobody has verified it with: `parts/theirs`. No forge can be told the base of a merge, so
-this happens; it is only rare.
+main that the change was not verified with: `parts/theirs`. No forge can check the base of a merge,
+so this happens, if rarely.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def merge_blindly(
 
 
 def _push_theirs() -> None:
-    """Once, however often the merge is tried."""
+    """Push once, however often the merge is tried."""
     url, login, token, repository = os.environ[WHO].split()
     theirs = Repository(Person(url, login, token), repository)
     if not [c for c in theirs.commits() if c.startswith(f"write {THEIRS}")]:

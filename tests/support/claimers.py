@@ -22,19 +22,19 @@ def fill(where: Path, items: int) -> list[str]:
     return names
 
 
-def _claim_until_empty(told: tuple[Path, str]) -> list[tuple[str, int]]:
-    where, owner = told
+def _claim_until_empty(job: tuple[Path, str]) -> list[tuple[str, int]]:
+    where, owner = job
     mine: list[tuple[str, int]] = []
     with AgentInstance(where) as home:
-        while (held := home.work_items.claim_next(owner)) is not None:
-            home.work_items.resolve(held.item.id, "done", token=held.lease.token)
-            mine.append((held.item.id, held.lease.token))
+        while (claimed := home.work_items.claim_next(owner)) is not None:
+            home.work_items.resolve(claimed.item.id, "done", token=claimed.lease.token)
+            mine.append((claimed.item.id, claimed.lease.token))
     return mine
 
 
 def claimed_by_all(where: Path, processes: int) -> Counter[tuple[str, int]]:
-    """Who got what, from so many real processes."""
-    told = [(where, f"worker-{n}") for n in range(processes)]
+    """Count the claims that so many real processes get."""
+    jobs = [(where, f"worker-{n}") for n in range(processes)]
     with PROCESSES.Pool(processes) as pool:
-        parts = pool.map(_claim_until_empty, told, chunksize=1)
+        parts = pool.map(_claim_until_empty, jobs, chunksize=1)
     return Counter(claim for part in parts for claim in part)

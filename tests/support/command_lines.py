@@ -49,7 +49,7 @@ def _without_redirections(words: list[str]) -> list[str]:
 
 
 def synopsis_calls(span: str) -> Iterator[list[str]]:
-    """The same for code in a text, where `[…]` may be left out and `a|b` are choices."""
+    """Yield the calls of code in a text, where `[…]` is optional and `a|b` are choices."""
     if span.split()[:1] == ["caloron"]:
         plain = re.sub(r"\[([^\]]*)\]", r"\1", span)
         quoted = re.sub(r'(?<![\w"])([\w.-]+)(\|[\w.-]+)+', r"\1", plain)
@@ -57,7 +57,7 @@ def synopsis_calls(span: str) -> Iterator[list[str]]:
 
 
 def problem(words: list[str], *, whole: bool = True) -> str:
-    """What the program would not take, or an empty text.
+    """Return why the program refuses the line, or an empty text.
 
     `whole`: arguments that a command needs must be there; a text may name a command alone.
     """
@@ -71,13 +71,13 @@ def problem(words: list[str], *, whole: bool = True) -> str:
             break
         if _PLACEHOLDER.fullmatch(rest[0]):
             return ""
-        found = command.get_command(context, rest[0])
-        if found is None:
+        subcommand = command.get_command(context, rest[0])
+        if subcommand is None:
             if command.invoke_without_command and command is not cli:
                 break
             return f"there is no command {context.command_path} {rest[0]}"
         words = [*words[: words.index(rest[0])], *words[words.index(rest[0]) + 1 :]]
-        command, context = found, click.Context(found, info_name=rest[0], parent=context)
+        command, context = subcommand, click.Context(subcommand, info_name=rest[0], parent=context)
     try:
         return _refused(command, context, words, whole=whole)
     except click.UsageError as error:
@@ -85,15 +85,15 @@ def problem(words: list[str], *, whole: bool = True) -> str:
 
 
 def _agent_state_problem(words: list[str], *, whole: bool) -> str:
-    """The same for the commands that have a parser of their own."""
+    """Return the problem of a line for a command with a parser of its own, or an empty text."""
     script, sub, rest, _, wants_help = split(words)
     if not script or _PLACEHOLDER.fullmatch(script) or wants_help:
         return ""
     if script not in CALLS:
         return f"there is no script agent-state {script}"
     if sub not in CALLS[script]:
-        told = (not sub and not whole) or bool(_PLACEHOLDER.fullmatch(sub))
-        return "" if told else f"agent-state {script} has no {sub}"
+        allowed = (not sub and not whole) or bool(_PLACEHOLDER.fullmatch(sub))
+        return "" if allowed else f"agent-state {script} has no {sub}"
     try:
         parse(CALLS[script][sub], rest)
     except MissingFlag as error:
@@ -106,16 +106,16 @@ def _agent_state_problem(words: list[str], *, whole: bool) -> str:
 def _refused(
     command: click.Command, context: click.Context, words: list[str], *, whole: bool
 ) -> str:
-    """Parse without running: no callback is called, nothing is looked up."""
-    given, left, _ = command.make_parser(context).parse_args(list(words))
+    """Parse without running: no callback is called."""
+    parsed, left, _ = command.make_parser(context).parse_args(list(words))
     if left and not isinstance(command, click.Group):
         return f"{context.command_path} takes no {left[0]!r}"
     for parameter in command.params:
-        value = given.get(parameter.name or "")
-        told = value if isinstance(value, list | tuple) else (value,)
+        value = parsed.get(parameter.name or "")
+        words_of_value = value if isinstance(value, list | tuple) else (value,)
         if whole and parameter.required and not isinstance(value, str | tuple | list):
             raise click.MissingParameter(ctx=context, param=parameter)
-        for word in told:
+        for word in words_of_value:
             if isinstance(word, str) and not _PLACEHOLDER.fullmatch(word):
                 parameter.type.convert(word, parameter, context)
     return ""

@@ -1,4 +1,4 @@
-"""What the project's Markdown says: its blocks, its commands, its links and its headings."""
+"""The project's Markdown: its blocks, commands, links and headings."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def pages() -> list[Path]:
 def blocks(text: str) -> Iterator[Block]:
     """The fenced blocks of a page, without the indentation that a list gives them."""
     opened: re.Match[str] | None = None
-    held: list[str] = []
+    block_lines: list[str] = []
     first = 0
     for number, line in enumerate(text.splitlines(), 1):
         fence = _FENCE.match(line)
         if opened is None and fence:
-            opened, held, first = fence, [], number + 1
+            opened, block_lines, first = fence, [], number + 1
         elif opened and fence and fence["fence"] == opened["fence"] and not fence["language"]:
-            yield Block(opened["language"], textwrap.dedent("\n".join(held)) + "\n", first)
+            yield Block(opened["language"], textwrap.dedent("\n".join(block_lines)) + "\n", first)
             opened = None
         else:
-            held.append(line)
+            block_lines.append(line)
     assert opened is None, f"a block that begins in line {first - 1} never ends"
 
 
@@ -58,22 +58,22 @@ def prose(text: str) -> str:
 
 
 def spans(text: str) -> Iterator[tuple[int, str]]:
-    """What stands as code in the text of a page, with its line; a table's `\\|` is a `|`."""
+    """Yield the inline code of a page with its line number; a table's `\\|` is a `|`."""
     for number, line in enumerate(prose(text).splitlines(), 1):
-        for found in _SPAN.finditer(line):
-            yield number, found[1].replace("\\|", "|")
+        for span in _SPAN.finditer(line):
+            yield number, span[1].replace("\\|", "|")
 
 
 def links(text: str) -> Iterator[str]:
-    """Where the links and pictures of a page lead."""
-    for found in _LINK.finditer(_SPAN.sub("", prose(text))):
-        yield found[1]
+    """Yield the targets of the links and pictures of a page."""
+    for link in _LINK.finditer(_SPAN.sub("", prose(text))):
+        yield link[1]
 
 
 def anchors(text: str) -> set[str]:
     """The names by which the headings of a page are reached."""
-    found = (re.sub(r"[^\w\- ]", "", h[1].lower()) for h in _HEADING.finditer(prose(text)))
-    return {re.sub(r"[- ]+", "-", heading.strip()) for heading in found}
+    headings = (re.sub(r"[^\w\- ]", "", h[1].lower()) for h in _HEADING.finditer(prose(text)))
+    return {re.sub(r"[- ]+", "-", heading.strip()) for heading in headings}
 
 
 def shell_lines(text: str) -> Iterator[tuple[int, str]]:

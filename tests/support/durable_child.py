@@ -1,8 +1,8 @@
 """A process that runs one durable graph and can be made to die at any moment of it.
 
 `python -m tests.support.durable_child DIRECTORY KILL_AT`: each effect is a line in the file
-`effects`; before and after whatever the journal does, a moment is counted, and at the given one
-the process kills itself as `kill -9` does. The outcome is printed as JSON.
+`effects`; a moment is counted before and after each operation of the journal, and at moment
+KILL_AT the process kills itself as `kill -9` does. The outcome is printed as JSON.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A scripted HTTP endpoint on loopback: what it answers is given, what it was asked is kept."""
+"""A scripted HTTP endpoint on loopback that keeps its requests."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.support.http_server import HttpServer, Reply, Request
 
 
 def anthropic(text: str, **more: Any) -> Reply:
-    told = {
+    message = {
         "type": "message", "model": "m-1", "stop_reason": "end_turn",
         "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": text}],
         "usage": {"input_tokens": 7, "output_tokens": 3},
     }  # fmt: skip
-    return Reply(told | more)
+    return Reply(message | more)
 
 
 def openai(text: Any, **more: Any) -> Reply:

@@ -26,16 +26,18 @@ from tests.support.unsandboxed import Unsandboxed
 _META = {"duration_ms": 0, "version": "0.8.2"}
 
 
-def say(data: Any) -> NoReturn:
-    told = {"ok": True, "command": "noether", "data": data, "meta": _META}
-    sys.stdout.write(json.dumps(told, indent=2) + "\n")
+def succeed(data: Any) -> NoReturn:
+    envelope = {"ok": True, "command": "noether", "data": data, "meta": _META}
+    sys.stdout.write(json.dumps(envelope, indent=2) + "\n")
     sys.exit(0)
 
 
-def refuse(message: str, code: int = 1) -> NoReturn:
+def fail(message: str, code: int = 1) -> NoReturn:
     error = {"code": "GENERAL_ERROR", "message": message}
-    told = {"ok": False, "command": "noether", "error": error, "meta": _META}
-    sys.stderr.write("Warning: a line beside the envelope\n" + json.dumps(told, indent=2) + "\n")
+    envelope = {"ok": False, "command": "noether", "error": error, "meta": _META}
+    sys.stderr.write(
+        "Warning: a line beside the envelope\n" + json.dumps(envelope, indent=2) + "\n"
+    )
     sys.exit(code)
 
 
@@ -45,23 +47,23 @@ def add(file: str) -> NoReturn:
     try:
         stage = parse_stage(Path(file).read_bytes(), strict=False)
     except OSError as error:
-        refuse(f"Failed to read {file}: {error.strerror}")
+        fail(f"Failed to read {file}: {error.strerror}")
     except GraphError as error:
-        refuse(f"Invalid stage: {error}")
-    if any(one["id"] == stage.id for one in kept):
-        say({"id": stage.id, "note": "stage already exists"})
+        fail(f"Invalid stage: {error}")
+    if any(entry["id"] == stage.id for entry in kept):
+        succeed({"id": stage.id, "note": "stage already exists"})
     answer: dict[str, Any] = {"id": stage.id, "lifecycle": "active"}
-    for one in kept:
-        if one["signature_id"] == stage.signature_id and one["lifecycle"] == "Active":
-            one["lifecycle"] = {"Deprecated": {"successor_id": stage.id}}
-            answer["supersedes"] = one["id"]
+    for entry in kept:
+        if entry["signature_id"] == stage.signature_id and entry["lifecycle"] == "Active":
+            entry["lifecycle"] = {"Deprecated": {"successor_id": stage.id}}
+            answer["supersedes"] = entry["id"]
     store.parent.mkdir(parents=True, exist_ok=True)
     store.write_text(json.dumps({"stages": [*kept, stage_json(stage)]}), "utf-8")
-    say(answer)
+    succeed(answer)
 
 
 def run(file: str, words: list[str]) -> NoReturn:
-    """Only what is in the store: the standard library, and what was added."""
+    """Run a graph over the stages in the store: the standard library and added stages."""
     parser = argparse.ArgumentParser(add_help=False)
     for name in ("--input", "--allow-effects", "--allow-capabilities", "--isolate"):
         parser.add_argument(name)
@@ -72,7 +74,7 @@ def run(file: str, words: list[str]) -> NoReturn:
     home = Path(os.environ["NOETHER_HOME"])
     store = home / "store.json"
     added = json.loads(store.read_text("utf-8"))["stages"] if store.exists() else []
-    catalogue = Catalogue([*standard_stages(), *(stage_of(one, strict=False) for one in added)])
+    catalogue = Catalogue([*standard_stages(), *(stage_of(entry, strict=False) for entry in added)])
     programs = SubprocessRunner(
         home / "scripts", Unsandboxed(), interpreters={"python": [sys.executable, "-P"]}
     )
@@ -86,8 +88,8 @@ def run(file: str, words: list[str]) -> NoReturn:
         value = json.loads(asked.input) if asked.input else None
         result = run_graph(prepared, value, RunnerChain(StandardLibrary(home), programs))
     except GraphError as error:
-        refuse(str(error), error.exit_code)
-    say(
+        fail(str(error), error.exit_code)
+    succeed(
         {
             "composition_id": prepared.composition_id,
             "effects": [effect.word for effect in prepared.effects],
@@ -103,4 +105,4 @@ if __name__ == "__main__":
         case ["run", file, *words]:
             run(file, words)
         case _:
-            refuse("usage", 2)
+            fail("usage", 2)

@@ -1,4 +1,4 @@
-"""A proxy on loopback between an adapter and its forge: it counts, and breaks what it is told to.
+"""A proxy on loopback between an adapter and its forge that counts and breaks requests.
 
 The forge's own address in answers (links to the next page, pages of an issue) becomes the proxy's,
 as with any proxy in front of a forge; so every request of the adapter comes by here.
@@ -57,7 +57,7 @@ class Heard:
 
 @dataclass
 class Fault:
-    """What goes wrong with requests of a method whose path matches."""
+    """A failure of requests with a method and a matching path."""
 
     method: str
     path: str
@@ -98,7 +98,7 @@ class FaultProxy:
         self._served.close()
 
     def fault(self, method: str, path: str, way: Way, **more: Any) -> Fault:
-        """From now on; the newest fault that matches a request is the one that it meets."""
+        """Add a fault from now on; the newest matching fault applies to a request."""
         made = Fault(method, path, way, **more)
         with self._lock:
             self._faults.insert(0, made)
@@ -106,13 +106,13 @@ class FaultProxy:
 
     @contextmanager
     def counting(self) -> Iterator[list[Heard]]:
-        """What comes by in a block; the list is filled when the block ends."""
+        """Collect the requests of a block; the list is filled when the block ends."""
         before = len(self.heard)
-        found: list[Heard] = []
+        requests: list[Heard] = []
         try:
-            yield found
+            yield requests
         finally:
-            found += self.heard[before:]
+            requests += self.heard[before:]
 
     def _next_fault(self, method: str, path: str) -> Fault | None:
         with self._lock:
@@ -150,7 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             status, headers, content = self._forward(body)
         except OSError:
-            # The forge is not there: so is the proxy, as far as its client can tell.
+            # Without the forge the proxy hangs up, so that its client sees a server that is gone.
             self._note(body, 0)
             return self._silence(hang=False)
         lost = way in ("cut after", "hang after")
@@ -178,7 +178,7 @@ class _Handler(BaseHTTPRequestHandler):
         to = urlsplit(self.proxy.upstream)
         assert to.hostname
         headers = {k: v for k, v in self.headers.items() if k.lower() not in _HOP}
-        # What is rewritten must be readable.
+        # The proxy must be able to read a body that it rewrites.
         headers["Accept-Encoding"] = "identity"
         connection = http.client.HTTPConnection(to.hostname, to.port, timeout=120)
         try:
@@ -189,12 +189,12 @@ class _Handler(BaseHTTPRequestHandler):
             raise ConnectionError(str(error)) from error
         finally:
             connection.close()
-        told = {k: v for k, v in answer.getheaders() if k.lower() not in _HOP}
+        reply_headers = {k: v for k, v in answer.getheaders() if k.lower() not in _HOP}
         if "git" in answer.headers.get("Content-Type", ""):
-            return answer.status, told, content
+            return answer.status, reply_headers, content
         here, there = self.proxy.url, self.proxy.upstream
-        told = {k: v.replace(there, here) for k, v in told.items()}
-        return answer.status, told, content.replace(there.encode(), here.encode())
+        reply_headers = {k: v.replace(there, here) for k, v in reply_headers.items()}
+        return answer.status, reply_headers, content.replace(there.encode(), here.encode())
 
     def _answer(
         self, status: int, headers: dict[str, str], content: bytes, *, half: bool = False

@@ -1,4 +1,4 @@
-"""What the pilot measured, for the page about it: printed, and kept where CALORON_PILOT says."""
+"""Measurements of the pilot: printed, and appended to the file that CALORON_PILOT names."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-def tell(what: str, figures: Mapping[str, object]) -> None:
-    """One line of the pilot's table."""
+def record_figures(what: str, figures: Mapping[str, object]) -> None:
+    """Add a line to the pilot's table."""
     line = f"| {what} | " + ", ".join(f"{name} {value}" for name, value in figures.items()) + " |"
     print(line)
     if named := os.environ.get("CALORON_PILOT"):

@@ -3,7 +3,7 @@
 A start takes a second and a half and 160 MB, so each process of a test run has one of its own.
 
 `Gitea` is a server as its administrator sees it; `Server` is one that this process started.
-`Person` is somebody who acts on it through the API, with nothing of our own adapter.
+`Person` is an account that acts on it through the API, with nothing of our own adapter.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -26,8 +25,10 @@ from typing import Any
 
 import httpx
 
+from tests.support.sockets import free_port
+
 _BUILD = Path(__file__).parents[2] / "scripts" / "gitea.sh"
-#: Gitea refuses to run as root; nobody in particular has no such rights.
+#: Gitea refuses to run as root, so it runs as this unprivileged user.
 _ACCOUNT = 12_346
 _PASSWORD = "a-password-of-tests-1"
 _READY_S = 60.0
@@ -35,7 +36,7 @@ _READY_S = 60.0
 _SETTINGS = """\
 APP_NAME = Gitea of the tests
 RUN_USER = {user}
-WORK_PATH = {place}
+WORK_PATH = {folder}
 RUN_MODE = prod
 
 [server]
@@ -49,11 +50,11 @@ LFS_START_SERVER = false
 
 [database]
 DB_TYPE = sqlite3
-PATH = {place}/gitea.sqlite
+PATH = {folder}/gitea.sqlite
 SQLITE_JOURNAL_MODE = WAL
 
 [repository]
-ROOT = {place}/repositories
+ROOT = {folder}/repositories
 DEFAULT_BRANCH = main
 
 [security]
@@ -84,28 +85,28 @@ TYPE = channel
 [log]
 MODE = file
 LEVEL = Warn
-ROOT_PATH = {place}/log
+ROOT_PATH = {folder}/log
 """
 
 
 class GiteaMissing(Exception):
-    """It is not built and cannot be built here."""
+    """Gitea is not built and cannot be built here."""
 
 
 @cache
 def program() -> Path:
-    """The program; CALORON_GITEA names another one, without it the pinned one is built."""
+    """Return the program that CALORON_GITEA names, or build the pinned version."""
     if named := os.environ.get("CALORON_GITEA"):
         return Path(named)
     done = subprocess.run((str(_BUILD),), capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines()
-        raise GiteaMissing(said[-1] if said else f"{_BUILD} ended with {done.returncode}")
+        errors = done.stderr.strip().splitlines()
+        raise GiteaMissing(errors[-1] if errors else f"{_BUILD} ended with {done.returncode}")
     return Path(done.stdout.strip())
 
 
 class Refused(AssertionError):
-    """The server said no to a person of a test."""
+    """The server refused a request of a person of a test."""
 
     def __init__(self, answer: httpx.Response) -> None:
         request = answer.request
@@ -117,7 +118,7 @@ class Refused(AssertionError):
 
 @dataclass
 class Person:
-    """An account with a token: what somebody does in the forge's own pages, done by the API."""
+    """An account with a token that acts through the API as a person does in the forge's pages."""
 
     url: str
     login: str
@@ -125,7 +126,7 @@ class Person:
     _client: httpx.Client | None = field(default=None, repr=False)
 
     def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
-        """One request to `/api/v1/…`; the answer's JSON, or its text where it is none."""
+        """Send a request to `/api/v1/…`; return the JSON of the answer, or its text."""
         if self._client is None:
             headers = {"Authorization": f"token {self.token}"} if self.token else {}
             self._client = httpx.Client(
@@ -154,14 +155,14 @@ class Person:
         return self.call("DELETE", path, body)
 
     def every(self, path: str, **query: Any) -> list[Any]:
-        """All pages of a list."""
-        found: list[Any] = []
+        """Return all pages of a list."""
+        items: list[Any] = []
         page = 1
         while True:
             got = self.get(path, page=page, limit=50, **query)
-            found += got
+            items += got
             if len(got) < 50:
-                return found
+                return items
             page += 1
 
     def close(self) -> None:
@@ -171,14 +172,14 @@ class Person:
 
 
 class Repository:
-    """A repository as one person uses it; `seen_by` gives it to another one."""
+    """A repository as one person uses it; `acting_as` gives it to another person."""
 
     def __init__(self, who: Person, full_name: str) -> None:
         self.who = who
         self.full_name = full_name
         self.path = f"/repos/{full_name}"
 
-    def seen_by(self, who: Person) -> Repository:
+    def acting_as(self, who: Person) -> Repository:
         return Repository(who, self.full_name)
 
     @property
@@ -187,7 +188,7 @@ class Repository:
 
     @property
     def push_url(self) -> str:
-        """With the person's token in it: for the git of a test, never for ours."""
+        """The URL with the person's token: for the git of a test, never for that of Caloron."""
         scheme, _, rest = self.clone_url.partition("://")
         return f"{scheme}://{self.who.login}:{self.who.token}@{rest}"
 
@@ -208,8 +209,8 @@ class Repository:
         return self.who.post(f"{self.path}/issues/{number}/comments", {"body": body})
 
     def comments(self, number: int) -> list[Any]:
-        found: list[Any] = self.who.get(f"{self.path}/issues/{number}/comments")
-        return found
+        comments: list[Any] = self.who.get(f"{self.path}/issues/{number}/comments")
+        return comments
 
     def edit_comment(self, comment: int, body: str) -> Any:
         return self.who.patch(f"{self.path}/issues/comments/{comment}", {"body": body})
@@ -240,11 +241,11 @@ class Repository:
         return self.who.get(f"{self.path}/pulls/{number}")
 
     def open_pull(self, branch: str, title: str = "", body: str = "", base: str = "main") -> Any:
-        given = {"head": branch, "base": base, "title": title or branch, "body": body}
-        return self.who.post(f"{self.path}/pulls", given)
+        body_fields = {"head": branch, "base": base, "title": title or branch, "body": body}
+        return self.who.post(f"{self.path}/pulls", body_fields)
 
     def merge(self, number: int, do: str = "merge", **more: Any) -> None:
-        """Merge as a person does: tried again while Gitea still works out whether it can."""
+        """Merge as a person does; repeat while Gitea still checks whether it can merge."""
         for _ in range(40):
             try:
                 self.who.post(f"{self.path}/pulls/{number}/merge", {"Do": do, **more})
@@ -258,15 +259,15 @@ class Repository:
 
     def review(self, number: int, event: str, body: str = "", commit: str = "") -> Any:
         """`event`: APPROVED, REQUEST_CHANGES or COMMENT."""
-        given = {"event": event, "body": body} | ({"commit_id": commit} if commit else {})
-        return self.who.post(f"{self.path}/pulls/{number}/reviews", given)
+        body_fields = {"event": event, "body": body} | ({"commit_id": commit} if commit else {})
+        return self.who.post(f"{self.path}/pulls/{number}/reviews", body_fields)
 
     def branch(self, name: str) -> Any:
         return self.who.get(f"{self.path}/branches/{name}")
 
     def branches(self) -> dict[str, str]:
-        found = self.who.every(f"{self.path}/branches")
-        return {branch["name"]: branch["commit"]["id"] for branch in found}
+        branches = self.who.every(f"{self.path}/branches")
+        return {branch["name"]: branch["commit"]["id"] for branch in branches}
 
     def delete_branch(self, name: str) -> None:
         self.who.delete(f"{self.path}/branches/{name}")
@@ -299,14 +300,14 @@ class Repository:
         return {entry["path"] for entry in tree["tree"] if entry["type"] == "blob"}
 
     def commits(self, branch: str = "main") -> list[str]:
-        """What the commits of a branch say, the newest first."""
-        found = self.who.every(f"{self.path}/commits", sha=branch)
-        return [commit["commit"]["message"] for commit in found]
+        """Return the messages of the commits of a branch, the newest first."""
+        commits = self.who.every(f"{self.path}/commits", sha=branch)
+        return [commit["commit"]["message"] for commit in commits]
 
     def status(self, commit: str, state: str, context: str, description: str = "") -> None:
-        """What a CI says about a commit: pending, success, error, failure or warning."""
-        given = {"state": state, "context": context, "description": description}
-        self.who.post(f"{self.path}/statuses/{commit}", given)
+        """Set the status of a CI for a commit: pending, success, error, failure or warning."""
+        body_fields = {"state": state, "context": context, "description": description}
+        self.who.post(f"{self.path}/statuses/{commit}", body_fields)
 
     def statuses(self, commit: str) -> list[Any]:
         return self.who.every(f"{self.path}/commits/{commit}/statuses")
@@ -325,9 +326,9 @@ class Repository:
 
     def webhook(self, url: str, secret: str = "", events: tuple[str, ...] = ()) -> Any:
         config = {"url": url, "content_type": "json", "secret": secret}
-        told = list(events or ("issues", "issue_comment", "pull_request", "push"))
-        given = {"type": "gitea", "active": True, "config": config, "events": told}
-        return self.who.post(f"{self.path}/hooks", given)
+        event_names = list(events or ("issues", "issue_comment", "pull_request", "push"))
+        body_fields = {"type": "gitea", "active": True, "config": config, "events": event_names}
+        return self.who.post(f"{self.path}/hooks", body_fields)
 
 
 class Gitea:
@@ -380,10 +381,10 @@ class Gitea:
 
     def revoke(self, login: str, token: str) -> None:
         """Delete a token of an account."""
-        place, auth = f"{self.url}/api/v1/users/{login}/tokens", (login, _PASSWORD)
-        listed = httpx.get(place, auth=auth, params={"limit": 50}, timeout=30, trust_env=False)
-        (found,) = [t["id"] for t in listed.json() if t["token_last_eight"] == token[-8:]]
-        answer = httpx.delete(f"{place}/{found}", auth=auth, timeout=30, trust_env=False)
+        address, auth = f"{self.url}/api/v1/users/{login}/tokens", (login, _PASSWORD)
+        listed = httpx.get(address, auth=auth, params={"limit": 50}, timeout=30, trust_env=False)
+        (token_id,) = [t["id"] for t in listed.json() if t["token_last_eight"] == token[-8:]]
+        answer = httpx.delete(f"{address}/{token_id}", auth=auth, timeout=30, trust_env=False)
         if answer.status_code >= 400:
             raise Refused(answer)
 
@@ -392,8 +393,8 @@ class Gitea:
     ) -> Repository:
         """A new repository with a README as its first commit, or without a commit."""
         name = name or f"r-{secrets.token_hex(5)}"
-        given = {"name": name, "auto_init": not empty, "default_branch": "main", **more}
-        made = owner.post("/user/repos", given)
+        body_fields = {"name": name, "auto_init": not empty, "default_branch": "main", **more}
+        made = owner.post("/user/repos", body_fields)
         return Repository(owner, made["full_name"])
 
     def close(self) -> None:
@@ -405,15 +406,15 @@ class Server(Gitea):
     """A Gitea of this process, in a folder of its own; its clients live through a restart."""
 
     def __init__(self) -> None:
-        self.place = Path(tempfile.mkdtemp(prefix="caloron-gitea-"))
-        self.port = _free_port()
+        self.folder = Path(tempfile.mkdtemp(prefix="caloron-gitea-"))
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         as_root = os.getuid() == 0
         self._who = (
             (f"--reuid={_ACCOUNT}", f"--regid={_ACCOUNT}", "--clear-groups") if as_root else ()
         )
         if as_root:
-            os.chown(self.place, _ACCOUNT, _ACCOUNT)
+            os.chown(self.folder, _ACCOUNT, _ACCOUNT)
         url = f"http://127.0.0.1:{self.port}"
         super().__init__(url, Person(url, "root", ""))
         self._write_settings()
@@ -431,13 +432,13 @@ class Server(Gitea):
 
     @cached_property
     def _settings(self) -> Path:
-        return self.place / "app.ini"
+        return self.folder / "app.ini"
 
     def _write_settings(self) -> None:
         self._settings.write_text(
             _SETTINGS.format(
                 user="tests",
-                place=self.place,
+                folder=self.folder,
                 port=self.port,
                 static=program().parent / "static",
             )
@@ -446,21 +447,21 @@ class Server(Gitea):
             os.chown(self._settings, _ACCOUNT, _ACCOUNT)
 
     def _argv(self, *words: str) -> list[str]:
-        # Whatever ends this process ends the server as well.
+        # The end of this process ends the server as well, whatever its cause.
         return ["setpriv", "--pdeathsig", "KILL", *self._who, "--", str(program()), *words]
 
     @property
     def _environment(self) -> dict[str, str]:
-        # It starts itself anew for each hook of each push: collecting what such a short life left
-        # behind was a quarter of all its work.
+        # Gitea starts a new process for each hook of each push: garbage collection in these short
+        # processes was a quarter of all its work.
         thrifty = {"GOGC": "off", "GOMEMLIMIT": "512MiB"}
-        who = {"USER": "tests", "HOME": str(self.place)}
+        who = {"USER": "tests", "HOME": str(self.folder)}
         return {**who, **thrifty, "PATH": "/usr/local/bin:/usr/bin:/bin"}
 
     def _run(self, *words: str) -> None:
         done = subprocess.run(
             self._argv(*words, "--config", str(self._settings)),
-            cwd=self.place, env=self._environment, capture_output=True, text=True, check=False,
+            cwd=self.folder, env=self._environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"gitea {words}: {done.stdout}{done.stderr}"
 
@@ -471,15 +472,15 @@ class Server(Gitea):
     def start(self) -> None:
         """Start it, on the same port each time, and wait until it answers."""
         assert self._process is None
-        with (self.place / "output.log").open("ab") as output:
+        with (self.folder / "output.log").open("ab") as output:
             self._process = subprocess.Popen(
                 self._argv("web", "--config", str(self._settings)),
-                cwd=self.place, env=self._environment, stdout=output, stderr=output,
+                cwd=self.folder, env=self._environment, stdout=output, stderr=output,
                 start_new_session=True,
             )  # fmt: skip
         until = time.monotonic() + _READY_S
         while time.monotonic() < until:
-            assert self._process.poll() is None, (self.place / "output.log").read_text()
+            assert self._process.poll() is None, (self.folder / "output.log").read_text()
             try:
                 if httpx.get(f"{self.url}/api/v1/version", trust_env=False).status_code == 200:
                     return
@@ -489,7 +490,7 @@ class Server(Gitea):
         raise AssertionError(f"Gitea does not answer at {self.url}")
 
     def kill(self) -> None:
-        """As a power cut ends it."""
+        """End the server as a power cut does."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
@@ -517,21 +518,14 @@ class Server(Gitea):
     def remove(self) -> None:
         self.close()
         self._end(signal.SIGKILL)
-        shutil.rmtree(self.place, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _session(leader: int) -> list[int]:
     """The living processes of a session."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
+    pids = []
+    for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if os.getsid(int(place.name)) == leader:
-                found.append(int(place.name))
-    return found
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
+            if os.getsid(int(entry.name)) == leader:
+                pids.append(int(entry.name))
+    return pids

@@ -1,5 +1,6 @@
-"""GitHub as its official OpenAPI description has it: each request is held against it, each answer
-is one of its own examples.
+"""GitHub as its official OpenAPI description has it.
+
+Each request is checked against the description; each answer is one of its own examples.
 
 Prism was tried for this and is not used: it takes 14 s and 320 MB to start on this description, and
 it lets through a misspelt field of a body and a query parameter that GitHub does not know.
@@ -39,10 +40,10 @@ _MEDIA = re.compile(r"application/vnd\.github[\w.+-]+")
 
 
 class DescriptionMissing(Exception):
-    """It is not in the cache and cannot be fetched."""
+    """The description is not in the cache and cannot be fetched."""
 
 
-#: Other values for fields of an example; for a list, one item for each.
+#: Other values for fields of an example; for a list, an item for each.
 Change = dict[str, Any] | list[dict[str, Any]] | None
 #: Instead of a value: the field is left out, as the schema allows.
 LEFT_OUT = object()
@@ -62,7 +63,7 @@ class Asked:
 
 @dataclass
 class _Reply:
-    """What is answered instead of the first example of the first good status."""
+    """The reply instead of the first example of the first good status."""
 
     status: int = 0
     example: str = ""
@@ -102,32 +103,32 @@ class Description:
         return ""
 
     def operation(self, method: str, template: str) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = self.all["paths"].get(template, {}).get(method.lower())
-        return found
+        operation: dict[str, Any] | None = self.all["paths"].get(template, {}).get(method.lower())
+        return operation
 
     def has(self, asked: Asked, status: int) -> bool:
-        """Whether an operation is said to answer with a status."""
+        """True if an operation can answer with a status."""
         operation = self.operation(asked.method, asked.template) or {}
         return str(status) in operation.get("responses", {})
 
     def resolved(self, value: dict[str, Any]) -> dict[str, Any]:
         while "$ref" in value:
-            found: Any = self.all
+            target: Any = self.all
             for part in value["$ref"].removeprefix("#/").split("/"):
-                found = found[part.replace("~1", "/").replace("~0", "~")]
-            value = found
+                target = target[part.replace("~1", "/").replace("~0", "~")]
+            value = target
         return value
 
     def problems_of_request(self, asked: Asked) -> list[str]:
-        """Everything in which a request differs from what the description allows."""
+        """List the deviations of a request from the description."""
         name = f"{asked.method} {asked.path}"
         if not asked.template:
             return [f"{name}: no such path in the description"]
         operation = self.operation(asked.method, asked.template)
         if operation is None:
             return [f"{name}: {asked.template} has no {asked.method}"]
-        found = [f"{name}: {p}" for p in self._query_problems(asked, operation)]
-        return found + [f"{name}: {p}" for p in self._body_problems(asked, operation)]
+        problems = [f"{name}: {p}" for p in self._query_problems(asked, operation)]
+        return problems + [f"{name}: {p}" for p in self._body_problems(asked, operation)]
 
     def _query_problems(self, asked: Asked, operation: dict[str, Any]) -> list[str]:
         known = {
@@ -135,29 +136,31 @@ class Description:
             for p in map(self.resolved, operation.get("parameters", []))
             if p["in"] == "query"
         }
-        found = [f"?{name} is missing" for name, p in known.items() if _left_out(p, asked.query)]
+        problems = [f"?{name} is missing" for name, p in known.items() if _left_out(p, asked.query)]
         for name, value in asked.query.items():
             if name not in known:
-                found.append(f"?{name} is no parameter of it")
+                problems.append(f"?{name} is no parameter of it")
                 continue
             schema = known[name]["schema"]
-            found += [f"?{name}={value}: {p}" for p in self._wrong(_typed(value, schema), schema)]
-        return found
+            problems += [
+                f"?{name}={value}: {p}" for p in self._wrong(_typed(value, schema), schema)
+            ]
+        return problems
 
     def _body_problems(self, asked: Asked, operation: dict[str, Any]) -> list[str]:
-        given = operation.get("requestBody")
-        if given is None:
+        declared = operation.get("requestBody")
+        if declared is None:
             return ["it takes no body"] if asked.body is not None else []
-        body = self.resolved(given)
+        body = self.resolved(declared)
         if asked.body is None:
             return ["its body is missing"] if body.get("required") else []
         schema = self.resolved(body["content"]["application/json"]["schema"])
-        found = self._wrong(asked.body, schema)
+        problems = self._wrong(asked.body, schema)
         # GitHub drops a field that it does not know without a word: for us that is a mistake.
         if "properties" in schema and isinstance(asked.body, dict):
             more = asked.body.keys() - schema["properties"].keys()
-            found += [f"its body has {name!r}, which is no field of it" for name in sorted(more)]
-        return found
+            problems += [f"its body has {name!r}, which is no field of it" for name in sorted(more)]
+        return problems
 
     def answer(self, method: str, template: str, reply: _Reply) -> tuple[int, Any]:
         """A status and an example of it, changed where a test says so; JSON, or None."""
@@ -175,7 +178,7 @@ class Description:
         return status, _changed(value, reply.change)
 
     def _example(self, content: dict[str, Any], name: str, where: str) -> Any:
-        """The named example, or the first one that conforms, or the first one, completed.
+        """Return the named example, or the first that conforms, or the first, completed.
 
         Some of the official examples are older than the official schema and lack a field that it
         requires: such a field gets what the schema itself gives as its example.
@@ -185,7 +188,7 @@ class Description:
         values = [self._unwrapped(value) for value in chosen]
         values += [content["example"]] if "example" in content else []
         if not values and where.endswith(_REFUSALS):
-            # The words of a refusal have no example: its schema says what they look like.
+            # The text of a refusal has no example, only a schema.
             known = self.resolved(content["schema"])["properties"]
             return {field: self._sample(schema) for field, schema in known.items()}
         assert values, f"{where} has no example {name}"
@@ -193,7 +196,7 @@ class Description:
         return copy.deepcopy(good[0]) if good else self._completed(values[0], content["schema"])
 
     def _unwrapped(self, value: Any) -> Any:
-        """Some examples are a reference to another one instead of a value."""
+        """Follow an example that refers to another example instead of a value."""
         if isinstance(value, dict) and value.keys() == {"$ref"}:
             return self.resolved(value)["value"]
         return value
@@ -203,13 +206,13 @@ class Description:
         for error in self._errors(value, schema):
             if error.validator != "required":
                 continue
-            place = value
+            target = value
             for part in error.absolute_path:
-                place = place[part]
+                target = target[part]
             required: Any = error.validator_value
             broken: Any = error.schema
-            for name in set(required) - place.keys():
-                place[name] = self._sample(broken["properties"][name])
+            for name in set(required) - target.keys():
+                target[name] = self._sample(broken["properties"][name])
         return value
 
     def _sample(self, schema: dict[str, Any]) -> Any:
@@ -232,7 +235,7 @@ class Description:
         return plain[schema["type"]]
 
     def problems_of_answer(self, method: str, template: str, status: int, value: Any) -> list[str]:
-        """In what an answer differs from the schema of its status."""
+        """List the deviations of an answer from the schema of its status."""
         operation = self.operation(method, template)
         assert operation
         response = self.resolved(operation["responses"][str(status)])
@@ -320,8 +323,8 @@ def description() -> Description:
         return Description(Path(named))
     done = subprocess.run((str(_FETCH),), capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines()
-        raise DescriptionMissing(said[-1] if said else f"{_FETCH} ended with {done.returncode}")
+        errors = done.stderr.strip().splitlines()
+        raise DescriptionMissing(errors[-1] if errors else f"{_FETCH} ended with {done.returncode}")
     return Description(Path(done.stdout.strip()))
 
 
@@ -356,7 +359,7 @@ class GithubApi:
             self._replies.setdefault((method, template), []).insert(0, made)
 
     def text(self, media: str, text: str) -> None:
-        """What is answered to those who accept a media type that the description only names."""
+        """The replies for media types that the description only names."""
         self._texts[media] = text
 
     def used(self) -> list[tuple[str, str]]:
@@ -381,7 +384,7 @@ class GithubApi:
                 # The description has no 304 for lists, although GitHub answers so.
                 return 304, reply.headers, None
             if reply.status == 403 and not self.description.has(asked, reply.status):
-                # Any operation can be refused, said or not.
+                # Any operation can be refused, declared or not.
                 words = {"message": "Resource not accessible by personal access token"}
                 return 403, reply.headers, json.dumps(words)
             status, value = self.description.answer(asked.method, asked.template, reply)

@@ -22,7 +22,7 @@ from tests.support.projects import naming_project
 from tests.support.wait import paths, wait_for
 
 SOURCE = Path(__file__).parents[2] / "src"
-#: Far beyond what anything here takes: reaching it means that it never comes.
+#: Far beyond the duration of any step: a step that reaches it never ends.
 _PATIENCE_S = 90.0
 PROGRAM = (sys.executable, "-m", "caloron.cli")
 #: Variables that Python reads when it starts.
@@ -33,7 +33,7 @@ _ENDED = "test-ended"
 
 @dataclass(frozen=True)
 class Answer:
-    """What one run of the program said, and how it ended."""
+    """The output of one run of the program, and its exit code."""
 
     code: int
     stdout: str
@@ -47,13 +47,13 @@ class Answer:
 
     @property
     def data(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.json["data"]
-        return found
+        data: dict[str, Any] = self.json["data"]
+        return data
 
     @property
     def error(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.json["error"]
-        return found
+        error: dict[str, Any] = self.json["error"]
+        return error
 
     @property
     def tasks(self) -> dict[str, dict[str, Any]]:
@@ -81,10 +81,10 @@ class Running:
         while line := self.process.stderr.readline():
             if words in line:
                 return
-        raise AssertionError(f"never said: {words}")
+        raise AssertionError(f"the program never printed: {words}")
 
     def interrupt(self) -> Answer:
-        """Ctrl-C."""
+        """Send Ctrl-C."""
         self.process.send_signal(signal.SIGINT)
         return self.wait()
 
@@ -95,7 +95,7 @@ class Running:
 
 @dataclass(frozen=True)
 class Gate:
-    """A place where an agent waits until the test lets it go on."""
+    """A gate at which an agent waits until the test lets it go on."""
 
     #: Agents see this folder and cannot change it.
     folder: Path
@@ -143,10 +143,10 @@ class Home:
         #: What is run as `caloron`.
         self.program: tuple[str, ...] = PROGRAM
 
-    # What the test prepares
+    # Preparation
 
     def init(self, name: str = "demo", *arguments: str, **settings: Any) -> Home:
-        """Make a project; the forge is looked at often, so that a person is noticed soon."""
+        """Make a project; the forge is polled often, so that acts of a person arrive soon."""
         if "--framework" not in arguments:
             arguments = ("--framework", "stub", *arguments)
         assert self.caloron("init", name, *arguments).code == 0
@@ -158,7 +158,7 @@ class Home:
         return self
 
     def script(self, *responses: dict[str, Any], default: str = "APPROVED") -> Home:
-        """What the agents do; without a response of its own, a reviewer approves."""
+        """Set the responses of the agents; a reviewer without a response approves."""
         self.fixture.write_text(json.dumps({"responses": responses, "default": default}))
         return self
 
@@ -173,7 +173,7 @@ class Home:
     def project(self, name: str = "demo") -> Path:
         return self.path / "projects" / name
 
-    # What the user does
+    # Commands of the user
 
     def caloron(
         self,
@@ -205,6 +205,12 @@ class Home:
             check=False,
         )
         return Answer(done.returncode, done.stdout, done.stderr)
+
+    def data(self, *command: str) -> dict[str, Any]:
+        """Run one command that must succeed; the data of its answer."""
+        answer = self.caloron(*command)
+        assert answer.code == 0, answer
+        return answer.data
 
     def sprint(self, *tasks: dict[str, Any], options: tuple[str, ...] = ()) -> Answer:
         """Run a whole sprint of these tasks; without any, the planner is asked."""
@@ -240,7 +246,7 @@ class Home:
         """Run another program as the user does."""
         subprocess.run(argv, cwd=cwd, env=self.environment, check=True, capture_output=True)
 
-    # What the user sees
+    # Results
 
     def files(self) -> dict[str, bytes]:
         """The tree of main, without what `init` put there."""
@@ -251,32 +257,32 @@ class Home:
             if name and name != b"README.md"
         }
 
-    def git(self, *arguments: str, place: str = "forge.git") -> bytes:
-        argv = ("git", f"--git-dir={self.project() / place}", *arguments)
+    def git(self, *arguments: str, repository: str = "forge.git") -> bytes:
+        argv = ("git", f"--git-dir={self.project() / repository}", *arguments)
         return subprocess.run(argv, check=True, capture_output=True, env=self.environment).stdout
 
     def issues(self, state: str = "all") -> list[dict[str, Any]]:
-        found = self.caloron("issue", "list", "--state", state)
-        return list(found.data["issues"])
+        answer = self.caloron("issue", "list", "--state", state)
+        return list(answer.data["issues"])
 
     def pulls(self, state: str = "all") -> list[dict[str, Any]]:
-        found = self.caloron("pr", "list", "--state", state)
-        return list(found.data["pull_requests"])
+        answer = self.caloron("pr", "list", "--state", state)
+        return list(answer.data["pull_requests"])
 
     def comments(self, number: int) -> list[str]:
-        found = self.caloron("issue", "show", str(number))
-        return [comment["body"] for comment in found.data["comments"]]
+        answer = self.caloron("issue", "show", str(number))
+        return [comment["body"] for comment in answer.data["comments"]]
 
     def reviews(self, number: int) -> list[tuple[str, str]]:
-        found = self.caloron("pr", "show", str(number))
-        return [(r["verdict"], r["body"].partition("\n")[0]) for r in found.data["reviews"]]
+        answer = self.caloron("pr", "show", str(number))
+        return [(r["verdict"], r["body"].partition("\n")[0]) for r in answer.data["reviews"]]
 
     def escalations(self) -> list[dict[str, Any]]:
         return [i for i in self.issues() if "caloron:escalated" in i["labels"]]
 
     def state_file(self, sprint: str = "demo-1") -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.path / "kv" / f"{sprint}.json").read_bytes())
-        return found
+        content: dict[str, Any] = json.loads((self.path / "kv" / f"{sprint}.json").read_bytes())
+        return content
 
     def wait_for_status(self, task: str, status: str, sprint: str = "demo-1") -> None:
         """Wait until the sprint's file shows the task in this status."""
@@ -302,7 +308,7 @@ class Home:
             return ledger.execute(query, (kind,)).fetchall()
 
     def attempts(self, role: str, task: str = "") -> int:
-        """How often an agent, or a verification, was started for this role."""
+        """Count the starts of an agent, or a verification, for this role."""
         items = [item.split("/") for _, item in self._diary("attempt_started")]
         return sum(i[-1].endswith(f"-{role}") and (not task or i[1] == task) for i in items)
 
@@ -314,8 +320,8 @@ class Home:
         self, name: str, role: str = "*", task: str = "*", sprint: str = "*"
     ) -> list[Path]:
         """Return the files of this name in the folders of attempts, the oldest file first."""
-        found = paths(self.project() / "runs", f"{sprint}/{task}/*-{role}/*/{name}")
-        return sorted((f for f in found if f.exists()), key=lambda f: f.stat().st_mtime_ns)
+        files = paths(self.project() / "runs", f"{sprint}/{task}/*-{role}/*/{name}")
+        return sorted((f for f in files if f.exists()), key=lambda f: f.stat().st_mtime_ns)
 
     def prompts(self, role: str = "*", task: str = "*", sprint: str = "*") -> list[str]:
         """Return the prompts of agents, the oldest first."""
@@ -323,17 +329,17 @@ class Home:
 
     def printed(self, beginning: str) -> list[str]:
         """The rests of the lines that begin like this in what agents printed, oldest log first."""
-        found: list[tuple[int, list[str]]] = []
+        lines_by_time: list[tuple[int, list[str]]] = []
         for log in paths(self.path, "projects/*/runs/*/*/*/*/output.log*"):
             try:
                 text, at = log.read_text("utf-8", "replace"), log.stat().st_mtime_ns
             except FileNotFoundError:
-                # What is being written may be renamed meanwhile.
+                # A file that is being written may be renamed meanwhile.
                 continue
             lines = text.split("\n")[:-1]
             rests = [line.removeprefix(beginning) for line in lines if line.startswith(beginning)]
-            found.append((at, rests))
-        return [rest for _, rests in sorted(found) for rest in rests]
+            lines_by_time.append((at, rests))
+        return [rest for _, rests in sorted(lines_by_time) for rest in rests]
 
     def living(self) -> dict[int, str]:
         """Return the command lines of the living processes started in or for this home."""

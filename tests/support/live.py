@@ -21,7 +21,7 @@ class Live:
 
     home: Home
     repository: Repository
-    #: Somebody who takes part: a collaborator with an account of her own.
+    #: A person who takes part: a collaborator with an account of her own.
     ada: Repository
 
     def sprint(self, *tasks: dict[str, Any], options: tuple[str, ...] = ()) -> Answer:
@@ -42,12 +42,12 @@ def live_project(home: Home, gitea: Gitea, *, two_accounts: bool = False, **sett
         home.environment[REVIEWER_TOKEN] = reviewer.token
         options += ["--reviewer-token-env", REVIEWER_TOKEN]
     home.init("demo", *options, **settings)
-    return Live(home, repository, repository.seen_by(ada))
+    return Live(home, repository, repository.acting_as(ada))
 
 
 def marker_of(body: str) -> str:
-    found = _MARKER.search(body or "")
-    return found[1] if found else ""
+    match = _MARKER.search(body or "")
+    return match[1] if match else ""
 
 
 def purpose(key: str) -> str:
@@ -61,7 +61,7 @@ def purpose(key: str) -> str:
 def artefacts(repository: Repository) -> dict[str, Any]:
     """Everything that stands on the forge, per task and purpose, without numbers and hashes."""
     issues, pulls = repository.issues(), repository.pulls()
-    names = {seen["number"]: purpose(marker_of(seen["body"])) for seen in (*issues, *pulls)}
+    names = {item["number"]: purpose(marker_of(item["body"])) for item in (*issues, *pulls)}
     comments = [
         (names[number], purpose(marker_of(comment["body"])))
         for number in names
@@ -92,7 +92,7 @@ def artefacts(repository: Repository) -> dict[str, Any]:
 
 
 def _files(repository: Repository) -> dict[str, str]:
-    """What main holds, without the README, which names its repository."""
+    """Return the blobs of main, without the README, which names its repository."""
     tree = repository.who.get(f"{repository.path}/git/trees/main", recursive="true")
     blobs = {entry["path"]: entry["sha"] for entry in tree["tree"] if entry["type"] == "blob"}
     return {path: blob for path, blob in blobs.items() if path != "README.md"}
@@ -101,9 +101,9 @@ def _files(repository: Repository) -> dict[str, str]:
 def done_twice(repository: Repository) -> list[str]:
     """Markers that stand on more than one object, and labels that are there twice."""
     issues, pulls = repository.issues(), repository.pulls()
-    keys = [marker_of(seen["body"]) for seen in (*issues, *pulls)]
-    for seen in (*issues, *pulls):
-        keys += [marker_of(comment["body"]) for comment in repository.comments(seen["number"])]
+    keys = [marker_of(item["body"]) for item in (*issues, *pulls)]
+    for item in (*issues, *pulls):
+        keys += [marker_of(comment["body"]) for comment in repository.comments(item["number"])]
     for pull in pulls:
         path = f"{repository.path}/pulls/{pull['number']}/reviews"
         keys += [marker_of(review["body"]) for review in repository.who.get(path)]

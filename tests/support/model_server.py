@@ -1,7 +1,7 @@
-"""A model's Messages API that follows a script: what it says, which tools it calls, how it fails.
+"""A model's Messages API that follows a script of texts, tool calls and errors.
 
-The turn of a conversation is found from the conversation itself, so that several agents can be
-served at once and a request that is sent again gets the same answer again.
+The conversation itself determines its turn, so that several agents can be served at once and a
+repeated request gets the same answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HANG_S = 3600.0
 
 @dataclass(frozen=True)
 class Use:
-    """One call of one of the agent's own tools."""
+    """A call of one of the agent's own tools."""
 
     tool: str
     input: dict[str, Any]
@@ -43,13 +43,13 @@ Turn = Sequence["str | Use"]
 
 @dataclass(frozen=True)
 class Fault:
-    """An answer that is none."""
+    """An error instead of an answer."""
 
     status: int = 0
     kind: str = "api_error"
     message: str = "scripted fault"
     headers: dict[str, str] = field(default_factory=dict)
-    #: Close the connection in the middle of a stream, or say nothing at all, or stop half-way.
+    #: Close the connection in the middle of a stream, never answer, or stop half-way.
     drop: bool = False
     hang: bool = False
     stall: bool = False
@@ -60,8 +60,12 @@ def unauthorized() -> Fault:
 
 
 def too_many(retry_after: int, **headers: str) -> Fault:
-    told = {"retry-after": str(retry_after)} | {k.replace("_", "-"): v for k, v in headers.items()}
-    return Fault(429, "rate_limit_error", "This request would exceed your rate limit.", told)
+    reply_headers = {"retry-after": str(retry_after)} | {
+        k.replace("_", "-"): v for k, v in headers.items()
+    }
+    return Fault(
+        429, "rate_limit_error", "This request would exceed your rate limit.", reply_headers
+    )
 
 
 def overflow() -> Fault:
@@ -76,19 +80,19 @@ STALLS = Fault(stall=True)
 
 @dataclass
 class Rule:
-    """If all of these words are in what was asked, these are the turns of the answer."""
+    """The turns of the answer to a prompt that contains all of these words."""
 
     when: tuple[str, ...]
     turns: Sequence[Turn]
     #: Played before the rule answers at all: one for each request.
     faults: list[Fault] = field(default_factory=list)
-    #: Words of the whole request that a rule is for: system prompt and all that was said.
+    #: Words of the whole request that a rule is for: system prompt and all messages.
     anywhere: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A request as it came, and what to look for in it."""
+    """A request as it came, with access to its parts."""
 
     headers: dict[str, str]
     body: dict[str, Any]
@@ -99,22 +103,22 @@ class Asked:
 
     @property
     def text(self) -> str:
-        """Everything in it that the model reads."""
-        return "\n".join((_texts(self.body.get("system", "")), *map(_told, self.messages)))
+        """The whole text of the request that the model reads."""
+        return "\n".join((_texts(self.body.get("system", "")), *map(_content, self.messages)))
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.body.get("messages", [])
-        return found
+        messages: list[dict[str, Any]] = self.body.get("messages", [])
+        return messages
 
     @property
     def prompt(self) -> str:
-        """What a person, or Caloron, asked last."""
-        return _told(self.messages[self._asked_at()])
+        """The last message of a person or of Caloron."""
+        return _content(self.messages[self._asked_at()])
 
     @property
     def turn(self) -> int:
-        """How many answers were given since."""
+        """The number of answers since the prompt."""
         return sum(m["role"] == "assistant" for m in self.messages[self._asked_at() :])
 
     def _asked_at(self) -> int:
@@ -127,7 +131,7 @@ def _result(message: dict[str, Any]) -> bool:
     return isinstance(content, list) and any(b.get("type") == "tool_result" for b in content)
 
 
-def _told(message: dict[str, Any]) -> str:
+def _content(message: dict[str, Any]) -> str:
     return _texts(message["content"])
 
 

@@ -1,4 +1,4 @@
-"""Somebody who has just cloned the project and types what a page says, at a terminal."""
+"""A new user who has cloned the project and types the commands of a page at a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tests.support.documents import ROOT
 
-#: Far beyond what anything here takes: reaching it means that it never comes.
+#: Far beyond the duration of any step: a step that reaches it never ends.
 _PATIENCE_S = 300.0
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -35,7 +35,7 @@ class TotalTest(unittest.TestCase):
     def test_prices_are_added(self):
         self.assertEqual(total([1, 2]), 3)
 """
-#: An agent as people write one: it knows its role, and gets its prompt in a file.
+#: An agent as users write it: it knows its role, and gets its prompt in a file.
 _AGENT = """#!/bin/sh
 set -eu
 test "$1" = --prompt-file && test -s "$2" && test -n "$MY_AGENT_API_KEY"
@@ -48,7 +48,7 @@ esac
 
 
 class Typed(NamedTuple):
-    """How a script ended, and what was on the screen meanwhile."""
+    """The exit code of a script, and the text on the screen."""
 
     code: int
     screen: str
@@ -57,8 +57,8 @@ class Typed(NamedTuple):
 class Newcomer:
     """A home of one's own with a clone of this working tree, and a project in `~/src/shop`."""
 
-    def __init__(self, place: Path, claude: Path) -> None:
-        self.home = place / "home"
+    def __init__(self, folder: Path, claude: Path) -> None:
+        self.home = folder / "home"
         self.checkout = self.home / "caloron"
         self.shop = self.home / "src" / "shop"
         programs = self.home / ".local" / "bin"
@@ -79,7 +79,7 @@ class Newcomer:
         self._begin_shop()
 
     def _clone(self) -> None:
-        """What is there now, committed or not; the environment of this very test is its `.venv`."""
+        """Copy the working tree, committed or not; the `.venv` is the environment of this test."""
         listed = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
         names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True).stdout
         for name in filter(None, names.decode().split("\0")):
@@ -129,15 +129,15 @@ class Newcomer:
 
 
 def _read(handle: int, give_up: float) -> str:
-    """What came onto the screen; empty at its end."""
+    """Return the next output of the screen; empty at its end."""
     ready, _, _ = select.select([handle], [], [], max(0.0, give_up - time.monotonic()))
     try:
         return os.read(handle, 1 << 16).decode("utf-8", "replace") if ready else ""
-    except OSError:  # nobody holds the terminal any more
+    except OSError:  # no process has the terminal open any more
         return ""
 
 
 def _path_of_the_system() -> str:
     """PATH without the environment that the tests run in: a page must say how to get at it."""
     own = Path(sys.prefix, "bin")
-    return ":".join(place for place in os.environ["PATH"].split(":") if Path(place) != own)
+    return ":".join(folder for folder in os.environ["PATH"].split(":") if Path(folder) != own)

@@ -1,4 +1,4 @@
-"""What the real Noether 0.8.2 answered, for tests that hold us to it."""
+"""Recorded answers of the real Noether 0.8.2, for tests that compare ours with them."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def catalogue() -> Catalogue:
 
 
 def permissions(flags: list[str]) -> Permissions:
-    """What the flags of a vector allow."""
-    given = dict(zip(flags[::2], flags[1::2], strict=True))
-    budget = given.get("--budget-cents")
+    """Return the permissions that the flags of a vector give."""
+    options = dict(zip(flags[::2], flags[1::2], strict=True))
+    budget = options.get("--budget-cents")
     return Permissions(
-        effects=given.get("--allow-effects", ()),
+        effects=options.get("--allow-effects", ()),
         budget_cents=None if budget is None else int(budget),
     )

@@ -28,7 +28,7 @@ def stand_in(folder: Path) -> str:
 
 
 def differences(binary: str, home: Path, *, executes: bool, most: int | None = None) -> list[str]:
-    """Where a program answers otherwise than was recorded; without Nix code stages do not run."""
+    """List the deviations of a program from the record; without Nix code stages do not run."""
     env = os.environ | {"NOETHER_HOME": str(home), "HOME": str(home)}
     file = home / "asked.json"
     home.mkdir(parents=True, exist_ok=True)
@@ -37,18 +37,18 @@ def differences(binary: str, home: Path, *, executes: bool, most: int | None = N
         return subprocess.run([binary, *words], env=env, stdin=subprocess.DEVNULL, text=True,
                               capture_output=True, check=False, timeout=120)  # fmt: skip
 
-    found = []
+    deviations = []
     for vector in VECTORS["stages"][:most]:
         file.write_text(json.dumps(vector["spec"]), "utf-8")
         done = ask("stage", "add", str(file))
         id = json.loads(done.stdout)["data"]["id"] if done.returncode == 0 else None
         if (done.returncode, id) != (vector["exit"], vector.get("id")):
-            found.append(f"stage {vector['spec']['name']}: {done.returncode} {id}")
+            deviations.append(f"stage {vector['spec']['name']}: {done.returncode} {id}")
     for vector in VECTORS["runs"][:most]:
         file.write_text(json.dumps(vector["graph"]), "utf-8")
         done = ask("run", str(file), *vector["flags"], "--input", json.dumps(vector["input"]))
-        found += _of_run(vector, done, executes=executes)
-    return found
+        deviations += _of_run(vector, done, executes=executes)
+    return deviations
 
 
 def _of_run(

@@ -8,7 +8,7 @@ from pathlib import Path
 _ARCHIVE = Path(__file__).parents[1] / "data" / "home_0_4_0.tar.xz"
 
 
-def unpack(place: Path, project: str = "") -> Path:
+def unpack(folder: Path, project: str = "") -> Path:
     """The home, with all projects or with one."""
     others = f"home/projects/{project}"
     with tarfile.open(_ARCHIVE) as archive:
@@ -20,5 +20,5 @@ def unpack(place: Path, project: str = "") -> Path:
             or entry.name == others
             or entry.name.startswith(f"{others}/")
         ]
-        archive.extractall(place, wanted)
-    return place / "home"
+        archive.extractall(folder, wanted)
+    return folder / "home"

@@ -1,4 +1,4 @@
-"""How tests say which project a sprint is for when they stand in no repository."""
+"""The project option of sprints that tests start outside of a repository."""
 
 from __future__ import annotations
 

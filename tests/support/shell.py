@@ -1,4 +1,4 @@
-"""A real `caloron shell` in a process of its own, and somebody who calls it."""
+"""A real `caloron shell` in a process of its own, and a client for it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from tests.support.json_schema import problems
+from tests.support.sockets import free_port
 from tests.support.wait import wait_for
 
 TOKEN = "a-token-of-the-tests"
@@ -22,12 +22,6 @@ PUBLISHED: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "docs" / "schema" / "caloron.json").read_bytes()
 )
 _PATIENCE_S = 60
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class LiveShell:
@@ -45,7 +39,7 @@ class LiveShell:
         self._fixture.write_text(json.dumps(fixture), "utf-8")
 
     def start(self) -> LiveShell:
-        given = {
+        settings = {
             "CALORON_HOME": str(self.home),
             "CALORON_SHELL_TOKEN": TOKEN,
             "CALORON_SHELL_PORT": str(self.port),
@@ -58,15 +52,15 @@ class LiveShell:
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "caloron.cli", "shell", "--output", "json", *self._options],
-            env=kept | given | self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            cwd=self.root,
+            env=kept | settings | self.env, cwd=self.root, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.process.stderr.read() if self.process.stderr else ""
-        told = json.loads(line)
-        assert problems(told, PUBLISHED, PUBLISHED) == []
-        assert told["data"]["url"] == f"http://127.0.0.1:{self.port}"
+        envelope = json.loads(line)
+        assert problems(envelope, PUBLISHED, PUBLISHED) == []
+        assert envelope["data"]["url"] == f"http://127.0.0.1:{self.port}"
         return self
 
     def kill(self) -> None:
@@ -76,7 +70,7 @@ class LiveShell:
         self._end(signal.SIGTERM)
 
     def gone(self) -> bool:
-        """Whether it was killed at a crash point."""
+        """True if the shell was killed at a crash point."""
         assert self.process is not None
         return self.process.poll() is not None
 
@@ -99,14 +93,14 @@ class LiveShell:
         return answer.status, text if path == "/health" else json.loads(text or "null")
 
     def post(self, path: str, **body: Any) -> Any:
-        code, told = self.call("POST", path, body)
-        assert code == 200, told
-        return told
+        code, content = self.call("POST", path, body)
+        assert code == 200, content
+        return content
 
     def get(self, path: str, **query: Any) -> Any:
-        code, told = self.call("GET", f"{path}?{urlencode(query)}" if query else path)
-        assert code == 200, told
-        return told
+        code, content = self.call("GET", f"{path}?{urlencode(query)}" if query else path)
+        assert code == 200, content
+        return content
 
     def spawn(self, agent: str = "ann", sprint: str = "s-1", task: str = "t-1", **more: Any) -> Any:
         asked = {"sprint_id": sprint, "task_id": task, "agent_id": agent, "repo": "."}
@@ -114,8 +108,8 @@ class LiveShell:
 
     def agent(self, agent: str = "ann") -> dict[str, Any]:
         rows = self.get("/status", details=1)["agents"]
-        (found,) = [row for row in rows if row["agent_id"] == agent]
-        return dict(found)
+        (agent_row,) = [row for row in rows if row["agent_id"] == agent]
+        return dict(agent_row)
 
     def ended(self, agent: str = "ann") -> dict[str, Any]:
         """The agent once it is over and its exit code is known."""

@@ -57,18 +57,18 @@ class Server:
     ) -> tuple[int, str, str]:
         """Run one command to its end: its exit code and what it printed."""
         with (
-            tempfile.TemporaryFile() as given,
+            tempfile.TemporaryFile() as input_file,
             tempfile.TemporaryFile() as out,
             tempfile.TemporaryFile() as err,
         ):
-            given.write(stdin.encode())
-            given.seek(0)
+            input_file.write(stdin.encode())
+            input_file.seek(0)
             request = json.dumps({"argv": list(arguments), "env": env, "cwd": str(cwd)}).encode()
             size = len(request) + 4096
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
             status, written = os.pipe()
             try:
-                streams = [given.fileno(), out.fileno(), err.fileno(), written]
+                streams = [input_file.fileno(), out.fileno(), err.fileno(), written]
                 socket.send_fds(self._socket, [request], streams)
                 os.close(written)
                 code = _wait(status, timeout, arguments)

@@ -22,11 +22,11 @@ _BROAD = {
 def _kinds(node: ast.expr | None) -> set[str]:
     if node is None:
         return {"BaseException"}
-    found = node.elts if isinstance(node, ast.Tuple) else [node]
-    return {ast.unparse(one).rpartition(".")[2] for one in found}
+    kinds = node.elts if isinstance(node, ast.Tuple) else [node]
+    return {ast.unparse(kind).rpartition(".")[2] for kind in kinds}
 
 
-def _speaks(handler: ast.ExceptHandler) -> bool:
+def _handles_error(handler: ast.ExceptHandler) -> bool:
     for node in (node for part in handler.body for node in ast.walk(part)):
         if isinstance(node, ast.Raise):
             return True
@@ -36,14 +36,14 @@ def _speaks(handler: ast.ExceptHandler) -> bool:
 
 
 def silent_handlers(source: str) -> Iterator[int]:
-    """The lines of broad handlers that neither act on their error nor say why they need not."""
+    """Yield the lines of broad handlers that neither use their error nor give a reason."""
     lines = source.splitlines()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ExceptHandler):
-            silent = bool(_kinds(node.type) & _BROAD) and not _speaks(node)
+            silent = bool(_kinds(node.type) & _BROAD) and not _handles_error(node)
             first, last = node.lineno, node.end_lineno or node.lineno
         elif isinstance(node, ast.With):
-            calls = [one.context_expr for one in node.items]
+            calls = [item.context_expr for item in node.items]
             silent = any(
                 isinstance(call, ast.Call)
                 and ast.unparse(call.func).rpartition(".")[2] == "suppress"
@@ -81,9 +81,9 @@ def test_a_silent_handler_is_recognised(source: str, silent: bool) -> None:
 
 
 def test_every_broad_handler_logs_or_gives_its_reason() -> None:
-    found = [
+    silent = [
         f"{file.relative_to(_SOURCES)}:{line}"
         for file in sorted(_SOURCES.rglob("*.py"))
         for line in silent_handlers(file.read_text("utf-8"))
     ]
-    assert not found, "log the error (caloron.store.log), or say in a comment why it is expected"
+    assert not silent, "log the error (caloron.store.log), or say in a comment why it is expected"

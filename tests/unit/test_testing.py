@@ -56,7 +56,7 @@ def test_a_merge_is_refused_when_main_has_moved_and_when_the_pull_request_is_clo
         forge.open_pull("Again", "", "work")
 
 
-def test_an_untrusted_person_has_no_say() -> None:
+def test_commands_of_an_untrusted_person_are_ignored() -> None:
     sprint = SprintDriver.start(planned("a"))
     sprint.forge.untrusted.add("eve")
     sprint.user("eve").comment(sprint.task("a").links.issue or 0, "caloron:cancel")
@@ -64,7 +64,7 @@ def test_an_untrusted_person_has_no_say() -> None:
     assert sprint.role("a") == "implement"
 
 
-def test_a_script_for_one_task_goes_before_one_for_all() -> None:
+def test_a_script_for_one_task_overrides_the_script_for_all() -> None:
     agent = FakeAgent().on("review", answer="for all").on("review", "a", answer="for a")
     assert agent.respond("review", "b") == {"answer": "for all"}
     assert agent.respond("review", "a") == {"answer": "for a"}

@@ -1,7 +1,8 @@
 """The registry of exported files: where each file is, how its text is made, when it is written.
 
-Writing, verifying and backing up all use this registry. A new exported file is one entry in
-`_IN_WORKSPACE`, and one `write` in `SprintExports` at the moment it is due.
+Writing, verifying and backing up all use this registry. A new exported file is one method of
+`Exports` and its entry in `_IN_WORKSPACE`, the function of its text in `ledger/workspace_files.py`,
+and one `write` in `SprintExports` at the moment it is due.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from caloron.domain.model.task import Task
 from caloron.domain.reporting.waiting import Outage
 from caloron.errors import CaloronError, NotFound
 from caloron.ledger.reading import known_identity, outage_key, refuse_foreign
-from caloron.ledger.upgrades import STEPS, data_migrations
+from caloron.ledger.upgrades import UPGRADES, data_migrations
 from caloron.store import log, queue
 from caloron.store.database import Database, load_statements, migrations_in
 from caloron.store.files import write_atomic
@@ -41,7 +41,7 @@ SQL = load_statements(_HERE / "sql" / "ledger.sql")
 MIGRATIONS = (
     *queue.QUEUE_MIGRATIONS,
     *migrations_in(_HERE / "migrations", "ledger"),
-    *data_migrations(STEPS),
+    *data_migrations(UPGRADES),
 )
 
 #: Facts that one tick consumes; the next tick follows at once.

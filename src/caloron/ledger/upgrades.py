@@ -6,8 +6,8 @@ migrates the ledger: a crash leaves the old form or the new one, never both. A p
 reads changes nothing: temporary views upgrade each row when it is read, so SQL with JSON paths
 sees today's form as well.
 
-Append a step to `STEPS` to rename or remove a stored field, or to change its type. A new field with
-a default needs no step. Events are append-only, so their readers must understand every form.
+Append a step to `UPGRADES` to rename or remove a stored field, or to change its type. A new field
+with a default needs no step. Events are append-only, so their readers must understand every form.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from caloron.store.database import Migration
 from caloron.store.lock import holder
 
 #: Changes one row, of the table that is named, from one version to the next.
-Step = Callable[[str, dict[str, Any]], dict[str, Any]]
+Upgrade = Callable[[str, dict[str, Any]], dict[str, Any]]
 
 #: The fields of 0.4.0 by the group that they belong to since; `old:new` where the name changed.
 _TASK = {
@@ -179,7 +179,7 @@ def _rename_work(data: dict[str, Any], field: str = "work") -> None:
 
 
 #: The first makes version 2 of version 1, and so on. They are never changed once released.
-STEPS: tuple[Step, ...] = (_group_fields,)
+UPGRADES: tuple[Upgrade, ...] = (_group_fields,)
 #: Where the table `kv` has the number.
 DATA_VERSION = "data_version"
 #: Tables with JSON in a row that may be written again, and its column.
@@ -196,12 +196,12 @@ _STORED = {
 
 def upgrade(table: str, data: dict[str, Any], from_version: int) -> dict[str, Any]:
     """Return a row's data in today's form."""
-    for step in STEPS[from_version - 1 :]:
+    for step in UPGRADES[from_version - 1 :]:
         data = step(table, data)
     return data
 
 
-def data_migrations(steps: Sequence[Step]) -> tuple[Migration, ...]:
+def data_migrations(steps: Sequence[Upgrade]) -> tuple[Migration, ...]:
     """One migration per step, so that a Caloron without the step refuses the ledger."""
     return tuple(
         Migration(
@@ -216,7 +216,7 @@ def data_migrations(steps: Sequence[Step]) -> tuple[Migration, ...]:
 
 def show_in_todays_form(connection: sqlite3.Connection, path: Path, version: int) -> None:
     """Let a connection that only reads see rows of an older version in today's form."""
-    newest = 1 + len(STEPS)
+    newest = 1 + len(UPGRADES)
     if version > newest:
         raise StoreError(
             f"{path} was written by a newer Caloron (data version {version}, this one reads"
@@ -234,7 +234,7 @@ def show_in_todays_form(connection: sqlite3.Connection, path: Path, version: int
             connection.execute(f"CREATE TEMP VIEW {table} AS {view}")
 
 
-def _rewrite(step: Step, connection: sqlite3.Connection) -> None:
+def _rewrite(step: Upgrade, connection: sqlite3.Connection) -> None:
     """Change every row; refused while the engine of an older Caloron would write the old form."""
     path = Path(connection.execute("PRAGMA database_list").fetchone()[2])
     engine = holder(path.with_name("engine.lock"))
@@ -248,7 +248,7 @@ def _rewrite(step: Step, connection: sqlite3.Connection) -> None:
         connection.execute(f"UPDATE {table} SET {column} = upgraded('{table}', {column})")
 
 
-def _define(connection: sqlite3.Connection, change: Step) -> None:
+def _define(connection: sqlite3.Connection, change: Upgrade) -> None:
     def upgraded(table: str, stored: bytes | str) -> bytes | str:
         try:
             data = json.loads(stored)

@@ -1,4 +1,4 @@
-"""A home of its own for each test, and `caloron` as a function."""
+"""A separate home for each test, and `caloron` as a function."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 from caloron.cli.app import EXIT_CODES, main
 
 
-def at_home(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CALORON_HOME", str(place / "home"))
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(place / "gitconfig"))
+def at_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CALORON_HOME", str(folder / "home"))
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(folder / "gitconfig"))
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-    (place / "gitconfig").write_text("[user]\n\tname = Ada\n")
-    monkeypatch.chdir(place)
-    return place / "home"
+    (folder / "gitconfig").write_text("[user]\n\tname = Ada\n")
+    monkeypatch.chdir(folder)
+    return folder / "home"
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ class Run:
         self._capsys = capsys
 
     def __call__(self, *arguments: str) -> tuple[int, dict[str, Any]]:
-        """The exit code and the envelope of `--output json`."""
+        """Run a command with `--output json`, and return its exit code and envelope."""
         self._capsys.readouterr()
         code = main([*arguments, "--output", "json"])
         envelope = json.loads(self._capsys.readouterr().out)
@@ -42,23 +42,25 @@ class Run:
         return code, envelope
 
     def data(self, *arguments: str) -> Any:
-        """The data of a command that succeeds."""
+        """Run a command that succeeds, and return its data."""
         code, envelope = self(*arguments)
         assert code == 0, envelope
         return envelope["data"]
 
-    def refused(self, code: int, words: str | tuple[str, ...], *arguments: str) -> dict[str, Any]:
-        """The error of a command that fails with this code, and with these words."""
+    def refused(
+        self, code: int, expected: str | tuple[str, ...], *arguments: str
+    ) -> dict[str, Any]:
+        """Run a command that fails with this code and these texts, and return its error."""
         exit_code, envelope = self(*arguments)
         error: dict[str, Any] = envelope["error"]
         assert (exit_code, error["code"]) == (code, EXIT_CODES[code][0]), envelope
         text = f"{error['message']}\n{error.get('hint', '')}"
-        for part in (words,) if isinstance(words, str) else words:
+        for part in (expected,) if isinstance(expected, str) else expected:
             assert part in text, envelope
         return error
 
     def text(self, *arguments: str) -> str:
-        """What a command that succeeds prints for people."""
+        """Run a command that succeeds, and return the text that it prints for people."""
         self._capsys.readouterr()
         assert main([*arguments]) == 0
         return self._capsys.readouterr().out
@@ -70,14 +72,14 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 def copy(source: Path, target: Path) -> None:
-    # Not shutil: a project's wake is a named pipe.
+    # `shutil` cannot copy the named pipe that wakes a project.
     subprocess.run(["cp", "--archive", source, target], check=True)
 
 
 @pytest.fixture(scope="session")
 def one_sprint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home with project `demo`, whose task `a` was rejected once, fixed and merged."""
-    place = tmp_path_factory.mktemp("one-sprint")
+    folder = tmp_path_factory.mktemp("one-sprint")
     task = {"id": "a", "title": "Task a", "agent_prompt": "do a", "depends_on": []}
     answers = [
         {"when": {"role": "implement"}, "files": {"a.txt": "a\n"}, "output": "done"},
@@ -85,24 +87,24 @@ def one_sprint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"when": {"role": "review", "round": 1}, "output": "CHANGES_NEEDED: make it better"},
         {"when": {"role": "review"}, "output": "APPROVED"},
     ]
-    (place / "plan.json").write_text(json.dumps([task]))
-    (place / "fixture.json").write_text(json.dumps({"responses": answers}))
+    (folder / "plan.json").write_text(json.dumps([task]))
+    (folder / "fixture.json").write_text(json.dumps({"responses": answers}))
     with pytest.MonkeyPatch.context() as patched:
-        at_home(place, patched)
-        patched.setenv("CALORON_STUB_FIXTURE", str(place / "fixture.json"))
+        at_home(folder, patched)
+        patched.setenv("CALORON_STUB_FIXTURE", str(folder / "fixture.json"))
         assert main(["init", "demo", "--framework", "stub"]) == 0
-        begin = ["sprint", "go", "--project", "demo", "--plan", str(place / "plan.json"), "--yes"]
+        begin = ["sprint", "go", "--project", "demo", "--plan", str(folder / "plan.json"), "--yes"]
         assert main(begin) == 0
-    copy(place / "home", place / "kept")
-    return place
+    copy(folder / "home", folder / "kept")
+    return folder
 
 
 @pytest.fixture
 def sprinted(home: Path, one_sprint: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Project `demo` with one sprint; made once, and as it was for each test.
+    """Project `demo` with one sprint, created once and restored for each test.
 
-    A home cannot be moved, since it knows its own place: so it lies where it was made, and the
-    test's own home leads there.
+    A home contains its own path and cannot be moved, so the home of the test is a link to the
+    folder in which the sprint ran.
     """
     shutil.rmtree(one_sprint / "home")
     copy(one_sprint / "kept", one_sprint / "home")

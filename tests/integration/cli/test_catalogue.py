@@ -1,4 +1,4 @@
-"""The stages of the catalogue that reach out: a real ledger, a real forge, whole ticks."""
+"""The stages of the catalogue with effects: a real ledger, a real forge, whole ticks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.integration.engine.test_every_stage_matters import MiniSprint
 
 
 class GraphSprint(MiniSprint):
-    """The same small sprint, each of whose ticks is a run of the graph."""
+    """The small sprint, with a run of the graph as each of its ticks."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(home / "projects" / "shop" / "ledger.sqlite")
@@ -57,14 +57,14 @@ def test_a_sprint_is_driven_to_its_end_by_runs_of_the_graph_alone(shop: Path) ->
     sprint.ledger.close()
 
 
-def test_the_graph_takes_the_same_actions_as_the_loop(shop: Path, tmp_path: Path) -> None:
+def test_the_graph_takes_the_same_actions_as_the_engine_loop(shop: Path, tmp_path: Path) -> None:
     graph, loop = GraphSprint(shop), MiniSprint(tmp_path / "ledger.db")
     assert graph.run() == loop.run()
-    answer = [[saved.actions_taken for saved in one.saved] for one in (graph, loop)]
+    answer = [[saved.actions_taken for saved in sprint_run.saved] for sprint_run in (graph, loop)]
     assert answer[0] == answer[1]
     assert sum(map(len, answer[0])) > 20
-    for one in (graph, loop):
-        one.ledger.close()
+    for sprint_run in (graph, loop):
+        sprint_run.ledger.close()
 
 
 def test_a_silent_agent_is_probed_by_the_graph(shop: Path) -> None:
@@ -78,14 +78,14 @@ def test_a_silent_agent_is_probed_by_the_graph(shop: Path) -> None:
     sprint.ledger.close()
 
 
-def test_a_tick_that_came_too_late_changes_nothing(run: Any, shop: Path) -> None:
+def test_a_late_tick_is_refused_and_changes_nothing(run: Any, shop: Path) -> None:
     sprint = GraphSprint(shop)
     loaded = run("stage", "run", "load_tick_state", "--input", f'{{"sprint_id": "{sprint.id}"}}')
     answer = loaded[1]["data"]["output"]
     sprint.tick()
     before = sprint.ledger.load(sprint.id)
     late = {name: answer[name] for name in ("state", "now", "loaded")}
-    given = {"sprint_id": sprint.id, "tick_result": late}
+    value = {"sprint_id": sprint.id, "tick_result": late}
     run.refused(
         12,
         "changed by another tick",
@@ -93,52 +93,52 @@ def test_a_tick_that_came_too_late_changes_nothing(run: Any, shop: Path) -> None
         "run",
         "save_tick_state",
         "--input",
-        json.dumps(given),
+        json.dumps(value),
     )
     assert sprint.ledger.load(sprint.id).version == before.version
     sprint.ledger.close()
 
 
-def test_facts_that_came_during_a_tick_wait_for_the_next_one(run: Any, shop: Path) -> None:
+def test_facts_that_arrive_during_a_tick_wait_for_the_next_tick(run: Any, shop: Path) -> None:
     sprint = GraphSprint(shop)
     sprint.tick()
     sprint.drain()
-    given = json.dumps({"sprint_id": sprint.id})
-    envelope = run.data("stage", "run", "load_tick_state", "--input", given)["output"]
+    value = json.dumps({"sprint_id": sprint.id})
+    envelope = run.data("stage", "run", "load_tick_state", "--input", value)["output"]
     assert envelope["facts"]
-    sprint.world.person.comment(1, "said meanwhile")
+    sprint.world.person.comment(1, "a late comment")
     sprint.world.poll()
     sprint.ledger.append_facts(sprint.id, sprint.world.facts)
     late = {"state": envelope["state"], "now": envelope["now"], "loaded": envelope["loaded"]}
     answer = {"sprint_id": sprint.id, "tick_result": late}
     assert run("stage", "run", "save_tick_state", "--input", json.dumps(answer))[0] == 0
-    left = [getattr(fact, "body", "") for fact in sprint.ledger.load(sprint.id).facts]
-    assert "said meanwhile" in left
-    assert len(left) < len(envelope["facts"])
+    remaining = [getattr(fact, "body", "") for fact in sprint.ledger.load(sprint.id).facts]
+    assert "a late comment" in remaining
+    assert len(remaining) < len(envelope["facts"])
     sprint.ledger.close()
 
 
 @pytest.mark.parametrize("name", ["../evil-1", "shop", "nobody-1", "", "shop-99"])
-def test_a_sprint_that_is_none_is_refused_and_nothing_is_written(
+def test_an_unknown_sprint_is_refused_and_nothing_is_written(
     name: str, run: Any, shop: Path
 ) -> None:
     before = sorted(str(path) for path in shop.rglob("*.json"))
-    given = {"sprint_id": name}
-    assert run("stage", "run", "load_tick_state", "--input", json.dumps(given))[0] == 12
-    given["tick_result"] = {"state": {"sprint": {"id": name, "number": 1, "goal": ""}}, "now": 1,
+    value = {"sprint_id": name}
+    assert run("stage", "run", "load_tick_state", "--input", json.dumps(value))[0] == 12
+    value["tick_result"] = {"state": {"sprint": {"id": name, "number": 1, "goal": ""}}, "now": 1,
                             "loaded": {"version": 1, "through": 0}}  # type: ignore[assignment]  # fmt: skip
-    assert run("stage", "run", "save_tick_state", "--input", json.dumps(given))[0] == 12
+    assert run("stage", "run", "save_tick_state", "--input", json.dumps(value))[0] == 12
     after = sorted(str(path) for path in shop.rglob("*.json") if "traces" not in str(path))
     assert after == before
 
 
-def _stage(run: Any, name: str, **given: Any) -> Any:
-    given = {"host": "local", "repo": "demo", **given}
-    answer = run.data("stage", "run", name, "--input", json.dumps(given))
+def _stage(run: Any, name: str, **value: Any) -> Any:
+    value = {"host": "local", "repo": "demo", **value}
+    answer = run.data("stage", "run", name, "--input", json.dumps(value))
     return answer["output"]
 
 
-def test_a_forge_is_looked_at_through_the_port(run: Any, sprinted: Path) -> None:
+def test_stages_read_a_forge_through_the_port(run: Any, sprinted: Path) -> None:
     status = _stage(run, "get_pr_status", pr_number=2)
     assert status == {"state": "merged", "merged": True, "review_state": "approved",
                       "reviewers": ["caloron"],
@@ -174,15 +174,13 @@ def test_a_repository_is_described_from_its_own_commits(run: Any, sprinted: Path
     assert any("Task a" in commit["message"] for commit in answer["recent_commits"])
 
 
-def test_a_forge_that_is_not_there_is_a_failure_and_never_an_empty_answer(run: Any) -> None:
-    given = {"host": "http://127.0.0.1:9", "repo": "a/b", "token_env": "NO_SUCH_TOKEN"}
-    code, answer = run("stage", "run", "github_poll_events", "--input", json.dumps(given))
+def test_an_unreachable_forge_is_a_failure_and_never_an_empty_answer(run: Any) -> None:
+    value = {"host": "http://127.0.0.1:9", "repo": "a/b", "token_env": "NO_SUCH_TOKEN"}
+    code, answer = run("stage", "run", "github_poll_events", "--input", json.dumps(value))
     assert (code, answer["error"]["code"]) == (12, "GRAPH_FAILED")
 
 
-def test_an_issue_of_a_graph_is_opened_once_however_often_the_graph_runs(
-    run: Any, sprinted: Path
-) -> None:
+def test_repeated_runs_of_a_graph_open_one_issue(run: Any, sprinted: Path) -> None:
     answer = {
         "title": "A wish",
         "body": "please <!-- caloron:issue/demo-1/a -->",
@@ -193,15 +191,15 @@ def test_an_issue_of_a_graph_is_opened_once_however_often_the_graph_runs(
     other = _stage(run, "github_create_issue", **answer, key="monday")
     assert other["issue_number"] == first["issue_number"] + 1
     forge = LocalForge(sprinted)
-    found = forge.issue(first["issue_number"])
-    assert (found.title, found.labels) == ("A wish", ("wish",))
-    # A text cannot be made to look like an object of a sprint.
-    assert marker_key(found.body).startswith("graph/issue/")
-    assert forge.find_issue("issue/demo-1/a") != found
+    issue = forge.issue(first["issue_number"])
+    assert (issue.title, issue.labels) == ("A wish", ("wish",))
+    # The text of an issue cannot forge the marker of a sprint.
+    assert marker_key(issue.body).startswith("graph/issue/")
+    assert forge.find_issue("issue/demo-1/a") != issue
     forge.close()
 
 
-def test_a_comment_and_a_label_of_a_graph_are_there_once(run: Any, sprinted: Path) -> None:
+def test_repeated_runs_of_a_graph_add_one_comment_and_one_label(run: Any, sprinted: Path) -> None:
     reply = {"issue_number": 1, "body": "hello"}
     assert _stage(run, "github_post_comment", **reply) == _stage(
         run, "github_post_comment", **reply
@@ -217,7 +215,7 @@ def test_a_comment_and_a_label_of_a_graph_are_there_once(run: Any, sprinted: Pat
     assert (refused["ok"], refused["error"]) == (False, "there is no issue #99")
 
 
-def test_what_a_graph_writes_holds_no_secret(
+def test_a_comment_of_a_graph_contains_no_secret(
     run: Any, sprinted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_API_KEY", "kq7Zt2Wm9Xc4Vb8Ln1Ry")
@@ -227,7 +225,7 @@ def test_what_a_graph_writes_holds_no_secret(
     forge.close()
 
 
-def test_a_graph_merges_what_can_be_merged_and_says_why_not(run: Any, sprinted: Path) -> None:
+def test_a_graph_merges_a_pull_request_or_reports_why_it_cannot(run: Any, sprinted: Path) -> None:
     done = _stage(run, "github_merge_pr", pr_number=2)
     assert (done["merged"], done["error"]) == (True, None)
     assert len(done["merge_commit"]) == 40
@@ -238,7 +236,7 @@ def test_a_graph_merges_what_can_be_merged_and_says_why_not(run: Any, sprinted: 
 
 
 def test_an_empty_comment_is_refused_before_anything_is_written(run: Any, sprinted: Path) -> None:
-    given = {"host": "local", "repo": "demo", "issue_number": 1, "body": " "}
+    value = {"host": "local", "repo": "demo", "issue_number": 1, "body": " "}
     run.refused(
         12,
         "the comment on #1 is empty",
@@ -246,5 +244,5 @@ def test_an_empty_comment_is_refused_before_anything_is_written(run: Any, sprint
         "run",
         "github_post_comment",
         "--input",
-        json.dumps(given),
+        json.dumps(value),
     )

@@ -1,4 +1,4 @@
-"""`caloron clean`: gives disk back, and never takes what is saved nowhere else."""
+"""`caloron clean`: frees disk space, and never removes unsaved work."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def left_workspace(project: Path, work: str) -> Path:
 
 
 def refer(project: Path, ref: str) -> None:
-    # What the forge merged last is fetched by the next sprint, so the mirror's own main is used.
+    # The mirror lacks the last merge until the next sprint, so this uses the mirror's own main.
     git(project / "mirror.git", "update-ref", ref, "refs/heads/main")
 
 
 def removed(answer: dict[str, Any]) -> set[str]:
-    return {thing["kind"] for thing in answer["data"]["removed"]}
+    return {entry["kind"] for entry in answer["data"]["removed"]}
 
 
-def test_logs_go_when_they_are_old_and_their_sprint_is_over(run, old: Path) -> None:
+def test_old_logs_of_an_ended_sprint_are_removed(run, old: Path) -> None:
     assert run.data("clean", "--older-than", "41", "--yes")["removed"] == []
     code, answer = run("clean", "--dry-run")
     assert code == 9
@@ -61,7 +61,7 @@ def test_logs_go_when_they_are_old_and_their_sprint_is_over(run, old: Path) -> N
 @pytest.mark.parametrize(
     ("column", "value"), [("phase", "running"), ("status", "Escalated"), ("status", "Blocked")]
 )
-def test_what_a_sprint_may_go_on_with_stays(run, old: Path, column: str, value: str) -> None:
+def test_files_of_a_sprint_that_can_continue_stay(run, old: Path, column: str, value: str) -> None:
     table = "sprints" if column == "phase" else "tasks"
     with sqlite3.connect(old / "ledger.sqlite") as ledger:
         ledger.execute(f"UPDATE {table} SET {column} = ?", (value,))
@@ -70,7 +70,7 @@ def test_what_a_sprint_may_go_on_with_stays(run, old: Path, column: str, value: 
     assert workspace.exists()
 
 
-def test_a_workspace_whose_work_is_saved_nowhere_stays_with_its_logs(run, old: Path) -> None:
+def test_a_workspace_with_unsaved_work_stays_with_its_logs(run, old: Path) -> None:
     workspace = left_workspace(old, "9-implement")
     code, answer = run("clean", "--yes", "--older-than", "0")
     assert code == 0
@@ -83,13 +83,13 @@ def test_a_workspace_whose_work_is_saved_nowhere_stays_with_its_logs(run, old: P
     assert not workspace.exists()
 
 
-def test_a_workspace_without_work_goes_at_once(run, old: Path) -> None:
+def test_a_workspace_without_work_is_removed(run, old: Path) -> None:
     workspace = left_workspace(old, "9-verify")
     assert removed(run("clean", "--yes", "--older-than", "50")[1]) == {"workspace"}
     assert not workspace.exists()
 
 
-def test_a_branch_goes_when_main_holds_it_and_its_pull_request_stays_readable(run, old) -> None:
+def test_a_merged_branch_is_removed_and_its_pull_request_stays_readable(run, old) -> None:
     forge = old / "forge.git"
     tree = git(forge, "rev-parse", "main^{tree}")
     alone = git(forge, "commit-tree", "-m", "not merged", tree)
@@ -103,7 +103,7 @@ def test_a_branch_goes_when_main_holds_it_and_its_pull_request_stays_readable(ru
     assert (run.data("pr", "show", "2"), run.data("pr", "diff", "2")) == before
 
 
-def test_saved_work_is_forgotten_only_when_that_is_asked_for(run, old: Path) -> None:
+def test_saved_work_is_removed_only_on_request(run, old: Path) -> None:
     ref = "refs/salvage/demo-1/a/9-implement/1"
     refer(old, ref)
     assert removed(run("clean", "--yes")[1]) == {"logs", "branch"}
@@ -112,7 +112,7 @@ def test_saved_work_is_forgotten_only_when_that_is_asked_for(run, old: Path) -> 
     assert not git(old / "mirror.git", "for-each-ref", ref)
 
 
-def test_caches_go_by_their_age_and_the_pool_always(run, sprinted: Path, home: Path) -> None:
+def test_old_caches_and_the_pool_are_removed(run, sprinted: Path, home: Path) -> None:
     ancient = time.time() - 40 * _DAY_S
     for name in ("pool/1", "seeds/young", "seeds/old"):
         (sprinted / name).mkdir(parents=True)
@@ -127,7 +127,7 @@ def test_caches_go_by_their_age_and_the_pool_always(run, sprinted: Path, home: P
     assert answer["data"]["bytes"] >= 2000
 
 
-def test_nothing_is_removed_while_an_engine_or_an_agent_is_at_work(run, old: Path) -> None:
+def test_no_file_is_removed_while_an_engine_or_an_agent_runs(run, old: Path) -> None:
     lock = ProcessLock(old / "engine.lock")
     lock.acquire("demo-1")
     try:
@@ -155,7 +155,7 @@ def test_without_yes_it_asks_and_shows_sizes(old: Path, monkeypatch, capsys) -> 
     assert not (old / "runs" / "demo-1").exists()
 
 
-def test_logs_that_were_cleaned_away_are_not_called_work_that_never_ran(run, old: Path) -> None:
+def test_a_task_whose_logs_were_removed_is_not_reported_as_never_run(run, old: Path) -> None:
     assert run("clean", "--yes")[0] == 0
     code, answer = run("logs", "a", "--sprint", "1")
     assert code == 3
@@ -164,7 +164,7 @@ def test_logs_that_were_cleaned_away_are_not_called_work_that_never_ran(run, old
     assert "nothing has run" in run("logs", "ghost", "--sprint", "1")[1]["error"]["message"]
 
 
-def test_a_sprint_without_a_plan_keeps_its_logs_until_it_is_thrown_away(
+def test_a_sprint_without_a_plan_keeps_its_logs_until_it_is_discarded(
     run, tmp_path: Path, monkeypatch
 ) -> None:
     fixture = tmp_path / "fixture.json"

@@ -1,4 +1,4 @@
-"""The scripts for shells are good, and what they ask for is answered."""
+"""The completion scripts are valid, and `caloron` answers their requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ exec "{python}" -m caloron.cli "$@"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_gets_a_script_that_it_can_read(shell: str, run, capsys, tmp_path: Path) -> None:
+def test_each_shell_accepts_its_script(shell: str, run, capsys, tmp_path: Path) -> None:
     answer = run.data("completion", shell)
     assert "_CALORON_COMPLETE" in answer["script"]
     assert main(["completion", shell]) == 0
@@ -28,7 +28,7 @@ def test_each_shell_gets_a_script_that_it_can_read(shell: str, run, capsys, tmp_
         subprocess.run([shell, "-n", str(script)], check=True)
 
 
-def test_another_shell_is_refused(run) -> None:
+def test_an_unsupported_shell_is_refused(run) -> None:
     assert run("completion", "tcsh")[0] == 2
 
 

@@ -1,4 +1,4 @@
-"""The graphs that come with the program: named without a path, and run on a real project."""
+"""The graphs of the package: named without a path, and run on a real project."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from tests.support.noether import wrapped
 
 
 @pytest.mark.parametrize("name", composition_names())
-def test_each_is_accepted_by_the_strict_rules_under_its_bare_name(run: Run, name: str) -> None:
+def test_each_composition_passes_the_strict_check_by_its_name(run: Run, name: str) -> None:
     answer = run.data("graph", "check", name)
     assert answer["profile"] == "strict"
     assert run.data("graph", "id", f"{name}.json") == run.data("graph", "id", name)
 
 
-def test_a_file_of_that_name_in_the_current_folder_wins(run: Run, tmp_path: Path) -> None:
+def test_a_file_in_the_current_folder_precedes_a_composition_of_its_name(
+    run: Run, tmp_path: Path
+) -> None:
     shipped = run.data("graph", "id", "full_cycle")["composition_id"]
     (tmp_path / "full_cycle").mkdir()
     assert run.data("graph", "id", "full_cycle")["composition_id"] == shipped
@@ -32,14 +34,14 @@ def test_a_file_of_that_name_in_the_current_folder_wins(run: Run, tmp_path: Path
     assert run("graph", "id", "./full_cycle.json")[0] == 3
 
 
-def test_a_name_that_means_nothing_is_reported_which_ones_there_are(run: Run) -> None:
+def test_an_unknown_name_is_refused_with_the_known_names(run: Run) -> None:
     run.refused(3, "full_cycle, ", "graph", "check", "full_circle")
     for name in ("../compositions/kickoff", "__init__", ""):
         assert composition(name) is None
 
 
-def _run(run: Run, name: str, given: Any) -> Any:
-    answer = run.data("graph", "run", name, "--input", json.dumps(given))
+def _run(run: Run, name: str, inputs: Any) -> Any:
+    answer = run.data("graph", "run", name, "--input", json.dumps(inputs))
     return answer["output"]
 
 
@@ -58,7 +60,7 @@ def test_a_goal_becomes_the_same_tasks_by_name_and_by_id(run: Run) -> None:
 
 def test_a_goal_becomes_a_design_and_its_tasks(run: Run) -> None:
     answer = _run(run, "sprint_plan", _GOAL)
-    assert [one["name"] for one in answer["components"]] == ["Basket", "Shop"]
+    assert [component["name"] for component in answer["components"]] == ["Basket", "Shop"]
     assert "no database" in answer["design_doc"]
     assert len(answer["tasks"]) == 4
     assert answer["written_by"] == "rules"
@@ -74,7 +76,7 @@ def test_a_brief_for_a_repository_becomes_a_valid_plan(run: Run, sprinted: Path)
     )
 
 
-def test_the_planner_of_a_kickoff_is_reported_what_is_in_the_repository(
+def test_the_planner_of_a_kickoff_gets_the_context_of_the_repository(
     run: Run, sprinted: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     task = {"id": "basket", "title": "Basket", "depends_on": [], "agent_prompt": "Make it."}
@@ -87,7 +89,7 @@ def test_the_planner_of_a_kickoff_is_reported_what_is_in_the_repository(
     assert (list(answer["dag"]["tasks"]), answer["written_by"]) == (["basket"], "model")
 
 
-def test_a_sprint_that_has_ended_is_looked_back_at(
+def test_a_retro_describes_an_ended_sprint(
     run: Run, sprinted: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     page = _run(run, "retro", {"sprint_id": "demo-1"})["report_markdown"]
@@ -110,7 +112,7 @@ def test_a_sprint_that_has_ended_is_looked_back_at(
     assert run("graph", "run", "retro", "-i", '{"sprint_id": "demo-2"}')[0] == 12
 
 
-def test_what_agents_said_on_the_forge_is_in_the_look_back(run: Run, sprinted: Path) -> None:
+def test_a_retro_includes_the_feedback_on_the_forge(run: Run, sprinted: Path) -> None:
     from caloron.forge.local.forge import LocalForge
 
     forge = LocalForge(sprinted)
@@ -126,47 +128,49 @@ _FLAT = {"sprint_id": "demo-9", "tasks": {}}
 _ISO = "2026-04-15T10:00:00Z"
 
 
-def test_a_time_is_taken_where_the_state_of_a_tick_holds_one(run: Run, sprinted: Path) -> None:
-    given = {"repo": "demo", "host": "local", "since": _ISO}
-    code, answer = run("stage", "run", "github_poll_events", "--input", json.dumps(given))
+def test_a_poll_accepts_the_time_from_the_state_of_a_tick(run: Run, sprinted: Path) -> None:
+    inputs = {"repo": "demo", "host": "local", "since": _ISO}
+    code, answer = run("stage", "run", "github_poll_events", "--input", json.dumps(inputs))
     assert code == 0, answer
-    assert answer["data"]["output"]["events"], "what the forge knows is told"
-    again = given | {"since": answer["data"]["output"]["polled_at"]}
+    assert answer["data"]["output"]["events"], "the poll reports no events"
+    again = inputs | {"since": answer["data"]["output"]["polled_at"]}
     code, answer = run("stage", "run", "github_poll_events", "--input", json.dumps(again))
     assert (code, answer["data"]["output"]["events"]) == (0, [])
-    refused = given | {"since": "yesterday"}
+    refused = inputs | {"since": "yesterday"}
     assert run("stage", "run", "github_poll_events", "--input", json.dumps(refused))[0] == 12
 
 
-def test_a_tick_takes_the_inputs_of_the_seeds(run: Run, sprinted: Path) -> None:
-    """Without `now`, and with the time that the last tick left."""
+def test_a_tick_accepts_the_inputs_of_the_seeds(run: Run, sprinted: Path) -> None:
+    """The inputs lack `now` and contain the time of the last tick."""
     agents = {"a": {"last_heartbeat_at": _ISO, "task_started_at": _ISO}}
-    given = {
+    inputs = {
         "repo": "demo", "since": _ISO, "token_env": "GITHUB_TOKEN", "host": "local",
         "state": _FLAT, "stall_threshold_m": 20, "agents": agents, "interventions": {},
         "shell_url": "", "sprint_id": "demo-9",
     }  # fmt: skip
-    answer = _run(run, "sprint_tick_core", given)
+    answer = _run(run, "sprint_tick_core", inputs)
     assert answer["interventions"] == {"a": {"count": 1}}, "silent since April, by the clock"
-    kept = {"state": _FLAT, "interventions": {}, "since": _ISO}
-    keep = {"namespace": "caloron", "key": "k", "value": kept}
+    stored = {"state": _FLAT, "interventions": {}, "since": _ISO}
+    keep = {"namespace": "caloron", "key": "k", "value": stored}
     assert run("stage", "run", "kv_set", "--input", json.dumps(keep))[0] == 0
-    for name in kept:
-        del given[name]
-    assert _run(run, "sprint_tick_kv", given | {"key": "k"})["interventions"] == {"a": {"count": 1}}
+    for name in stored:
+        del inputs[name]
+    assert _run(run, "sprint_tick_kv", inputs | {"key": "k"})["interventions"] == {
+        "a": {"count": 1}
+    }
 
 
-def test_a_clock_that_was_read_is_not_remembered(run: Run, tmp_path: Path) -> None:
+def test_an_answer_that_depends_on_the_clock_is_not_cached(run: Run, tmp_path: Path) -> None:
     graph = tmp_path / "health.json"
     graph.write_text(wrapped({"op": "Stage", "id": "check_agent_health"}))
     agents = {"a": {"last_heartbeat_at": _ISO}}
-    for given, hits in (({"agents": agents}, 0), ({"agents": agents, "now": 1776247260.0}, 1)):
-        line = ("graph", "run", str(graph), "--input", json.dumps(given | {"limits": None}))
+    for inputs, hits in (({"agents": agents}, 0), ({"agents": agents, "now": 1776247260.0}, 1)):
+        line = ("graph", "run", str(graph), "--input", json.dumps(inputs | {"limits": None}))
         assert run.data(*line)["output"]["results"][0]["agent_id"] == "a"
         assert run.data(*line)["cache"]["hits"] == hits
 
 
-def test_the_design_reaches_those_who_build_and_check(run: Run) -> None:
+def test_the_design_is_in_every_prompt(run: Run) -> None:
     answer = _run(run, "full_cycle", _GOAL)
     design = _run(run, "sprint_plan", _GOAL)["design_doc"].strip()
     assert "no database" in design
@@ -174,10 +178,10 @@ def test_the_design_reaches_those_who_build_and_check(run: Run) -> None:
         assert design in task["agent_prompt"], task["id"]
 
 
-def test_a_design_that_is_too_long_is_cut_and_not_the_task(run: Run) -> None:
+def test_a_long_design_is_cut_and_the_task_is_not(run: Run) -> None:
     task = {"id": "a", "title": "A", "depends_on": [], "agent_prompt": "do it", "framework": ""}
-    given = {"tasks": [task], "review_checks": [], "design_doc": "x" * 200_000}
-    line = ("stage", "run", "phases_to_sprint_tasks", "--input", json.dumps(given))
+    inputs = {"tasks": [task], "review_checks": [], "design_doc": "x" * 200_000}
+    line = ("stage", "run", "phases_to_sprint_tasks", "--input", json.dumps(inputs))
     answer = run.data(*line)
     prompt = answer["output"]["tasks"][0]["agent_prompt"]
     assert prompt.startswith("do it")

@@ -34,7 +34,7 @@ def file(run, home):
         ("network_roles", "setup=model verify=none", ["setup=model", "verify=none"]),
     ],
 )
-def test_what_was_set_is_what_one_gets(run, file, key, typed, value):
+def test_get_returns_the_value_of_set(run, file, key, typed, value):
     assert run("config", "set", key, typed)[0] == 0
     _, reply = run("config", "get", key)
     assert reply["data"] == {"key": key, "value": value, "detected": ""}
@@ -66,7 +66,7 @@ def test_a_bad_value_is_refused_with_its_name_and_what_was_expected(
     ("key", "value", "code"),
     [("zork", "1", 3), ("name", "other", 2), ("framework", "zork", 2), ("forge", "zork", 2)],
 )
-def test_a_setting_that_cannot_be_made_is_refused(run, file, key, value, code):
+def test_an_impossible_setting_is_refused(run, file, key, value, code):
     assert run("config", "set", key, value)[0] == code
 
 
@@ -77,7 +77,7 @@ def test_the_list_holds_every_setting(run, file):
     assert settings["max_fix_rounds"] == 3
 
 
-def test_keys_of_others_survive_a_change(run, file):
+def test_unknown_keys_survive_a_change(run, file):
     file.write_text(file.read_text() + "colour: [red, {deep: true}]\nsince: 2026-04-24\n")
     run("config", "set", "parallel", "2")
     text = file.read_text()
@@ -87,10 +87,10 @@ def test_keys_of_others_survive_a_change(run, file):
     assert load_project("shop").config.parallel == 2
 
 
-def test_a_config_of_the_ancestor_loads_as_it_is(home):
-    place = home / "projects" / "old"
-    place.mkdir(parents=True)
-    (place / "config.yml").write_text(
+def test_a_config_of_the_predecessor_loads_unchanged(home):
+    folder = home / "projects" / "old"
+    folder.mkdir(parents=True)
+    (folder / "config.yml").write_text(
         "name: old\nrepo: me/old\nbackend: noether\nframework: claude-code\n"
         "work_dir: /tmp/old/workspace\ncreated_at: 2026-04-24T10:00:00+00:00\n"
     )
@@ -145,7 +145,7 @@ def test_an_unknown_project_is_refused_and_its_name_cannot_leave_the_home(
     run.refused(code, words, "config", "list", "--project", name)
 
 
-def test_the_active_project_is_the_last_one_made_or_the_one_chosen(run, file):
+def test_the_active_project_is_the_last_created_or_chosen_project(run, file):
     run("init", "garden", "--framework", "stub")
     assert load_project().name == "garden"
     set_active("shop")
@@ -155,7 +155,7 @@ def test_the_active_project_is_the_last_one_made_or_the_one_chosen(run, file):
         set_active("zork")
 
 
-def test_a_spoilt_active_file_is_named(run, file, home):
+def test_a_damaged_active_file_is_named_in_the_error(run, file, home):
     (home / "active").write_text("../../etc\n")
     with pytest.raises(UsageError, match="not a project name"):
         load_project()
@@ -183,13 +183,13 @@ def test_the_text_settings_are_read_without_a_yaml_library(run, file):
     "line",
     ['verify: "a\\x41b"', "verify: a # b", "verify: >-\n  a\n  b", "verify: *a"],
 )
-def test_a_config_that_needs_the_real_parser_is_left_to_it(file, line):
+def test_a_config_with_other_yaml_uses_the_yaml_library(file, line):
     file.write_text(f"name: shop\n{line}\n")
     assert locate.plain_settings(file) is None
 
 
 @pytest.mark.parametrize("line", ['verify: "a\\tb\\u00e9"', "verify: 'it''s'", "verify: ''"])
-def test_quoted_settings_are_read_as_the_real_parser_reads_them(file, line):
+def test_quoted_settings_are_read_as_by_the_yaml_library(file, line):
     file.write_text(f"name: shop\n{line}\n")
     assert locate.plain_settings(file) == yaml.safe_load(file.read_text())
 
@@ -200,7 +200,7 @@ def test_the_text_of_get_is_the_bare_value_and_that_of_set_names_the_project(run
     assert "(project shop)" in run.text("config", "set", "parallel", "3")
 
 
-def test_a_path_typed_relative_is_kept_absolute(run, file, tmp_path):
+def test_a_relative_path_is_stored_absolute(run, file, tmp_path):
     run("config", "set", "stub_fixture", "fixture.json")
     assert load_project("shop").config.stub_fixture == str(tmp_path / "fixture.json")
     run("config", "set", "stub_fixture", "")
@@ -226,9 +226,7 @@ HEX = "0123456789abcdef" * 2 + "01234567"
         ("git_url", "https://ada:hunter2@git.example.org/a/b.git", "hunter2"),
     ],
 )
-def test_a_secret_that_is_given_where_a_name_is_wanted_is_refused_and_never_repeated(
-    run, file, key, typed, secret
-):
+def test_a_secret_in_place_of_a_name_is_refused_and_never_printed(run, file, key, typed, secret):
     before = file.read_bytes()
     code, reply = run("config", "set", key, typed)
     assert code == 2
@@ -238,7 +236,7 @@ def test_a_secret_that_is_given_where_a_name_is_wanted_is_refused_and_never_repe
 
 
 @pytest.mark.parametrize(
-    "given",
+    "options",
     [
         ("--token-env", TOKEN),
         ("--token-file", TOKEN),
@@ -246,10 +244,10 @@ def test_a_secret_that_is_given_where_a_name_is_wanted_is_refused_and_never_repe
         ("--token-env", "T", "--host", f"https://me:{TOKEN}@git.example.org"),
     ],
 )
-def test_init_never_repeats_a_secret_either(run, given):
+def test_init_never_prints_a_secret(run, options):
     arguments = ("init", "shop", "--forge", "gitea", "--repo", "ada/shop")
-    host = () if "--host" in given else ("--host", "https://git.example.org")
-    code, reply = run(*arguments, *host, *given)
+    host = () if "--host" in options else ("--host", "https://git.example.org")
+    code, reply = run(*arguments, *host, *options)
     assert code in (2, 3)
     assert TOKEN not in str(reply)
     assert "short-secret" not in str(reply)
@@ -266,11 +264,11 @@ def test_init_never_repeats_a_secret_either(run, given):
         ("git.example.org:9443", 8),
     ],
 )
-def test_where_webhooks_are_heard_is_checked_when_it_is_set(run, file, typed, code):
+def test_the_address_for_webhooks_is_checked_when_it_is_set(run, file, typed, code):
     assert run("config", "set", "webhook", typed)[0] == code
 
 
-def test_webhooks_from_the_network_need_a_secret_first_and_keep_it(run, file):
+def test_webhooks_from_the_network_need_a_secret(run, file):
     assert run("config", "set", "webhook_secret_env", "HOOK")[0] == 0
     assert run("config", "set", "webhook", "0.0.0.0:9443")[0] == 0
     code, reply = run("config", "set", "webhook_secret_env", "")
@@ -281,7 +279,7 @@ def test_webhooks_from_the_network_need_a_secret_first_and_keep_it(run, file):
     ("key", "value"),
     [("repo", "ada/other"), ("host", "https://other.example.org"), ("forge", "github")],
 )
-def test_a_project_with_sprints_stays_with_its_repository_on_its_forge(run, file, key, value):
+def test_a_project_with_sprints_keeps_its_repository_and_forge(run, file, key, value):
     project = load_project("shop")
     project.config.forge, project.config.repo = "gitea", "ada/shop"
     project.config.host = "https://git.example.org"
@@ -307,15 +305,15 @@ def test_before_its_first_sprint_a_project_may_get_another_repository(run, file)
     assert run("config", "set", "repo", "ada/other")[0] == 0
 
 
-def test_what_was_detected_is_shown_where_nothing_was_set(run, home, tmp_path, capsys):
+def test_a_detected_command_is_shown_if_no_setting_replaces_it(run, home, tmp_path, capsys):
     (tmp_path / "src" / "tests").mkdir(parents=True)
     files = {"tests/test_a.py": "import unittest\n", "Makefile": "test:\n\ttrue\n"}
     repository = new_repository(tmp_path / "src", files)
-    assert run("init", "found", "--framework", "stub", "--repo", str(repository))[0] == 0
-    detected = run.data("config", "list", "-p", "found")["detected"]["verify"]
+    assert run("init", "detected", "--framework", "stub", "--repo", str(repository))[0] == 0
+    detected = run.data("config", "list", "-p", "detected")["detected"]["verify"]
     assert detected
     for command in (["config", "get", "verify"], ["config", "list"]):
-        assert f"{detected}  (detected)" in run.text(*command, "-p", "found")
-    assert run("config", "set", "verify", "make check", "-p", "found")[0] == 0
-    assert main(["config", "get", "verify", "-p", "found"]) == 0
+        assert f"{detected}  (detected)" in run.text(*command, "-p", "detected")
+    assert run("config", "set", "verify", "make check", "-p", "detected")[0] == 0
+    assert main(["config", "get", "verify", "-p", "detected"]) == 0
     assert capsys.readouterr().out.strip() == "make check"

@@ -1,4 +1,4 @@
-"""One engine per project, and everybody can see which."""
+"""One engine per project, and every process can read which engine has the lock."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pathlib import Path
 from caloron.store.lock import ProcessLock
 lock = ProcessLock(Path(sys.argv[1]))
 lock.acquire("shop-3")
-print("held", flush=True)
+print("locked", flush=True)
 time.sleep(600)
 """
 
@@ -49,7 +49,7 @@ def other(path):
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert process.stdout is not None
-    assert process.stdout.readline() == "held\n"
+    assert process.stdout.readline() == "locked\n"
     yield process
     process.kill()
     process.wait()
@@ -68,7 +68,7 @@ def test_a_refusal_names_the_holder_and_how_to_stop_it(path, other):
     assert refused.value.exit_code == 5
 
 
-def test_the_holder_is_seen_without_disturbing_it(path, other):
+def test_reading_the_holder_does_not_disturb_it(path, other):
     seen = holder(path)
     assert seen is not None
     assert seen["pid"] == other.pid
@@ -77,7 +77,7 @@ def test_the_holder_is_seen_without_disturbing_it(path, other):
     assert holder(path) == seen
 
 
-def test_a_lock_dies_with_its_process_however_that_ends(path, other):
+def test_a_lock_ends_with_its_process(path, other):
     other.send_signal(signal.SIGKILL)
     other.wait()
     assert json.loads(path.read_text())["pid"] == other.pid
@@ -110,7 +110,7 @@ def test_a_child_does_not_inherit_the_lock(path):
         child.wait()
 
 
-def test_nonsense_in_the_file_of_a_held_lock_is_no_obstacle(path):
+def test_a_damaged_lock_file_still_refuses_a_second_engine(path):
     lock = ProcessLock(path)
     lock.acquire("shop-1")
     path.write_text("{half")
@@ -121,7 +121,7 @@ def test_nonsense_in_the_file_of_a_held_lock_is_no_obstacle(path):
 
 
 def foreign(process: ProcessIdentity, **changes: Any) -> dict[str, Any]:
-    """What a lock says of a process that has the same number somewhere else."""
+    """Return the lock file of a process with this id on another host or in a namespace."""
     known = process._replace(**changes)
     return {
         "pid": known.pid,
@@ -148,7 +148,7 @@ def bystander():
         {"namespace": "pid:[1]"},
         {"started": "1"},
         {"host": "elsewhere"},
-        # An older version wrote no more than the boot id, which containers share with their host.
+        # An older version wrote only the boot id, which containers share with their host.
         {"started": "", "namespace": ""},
     ],
 )

@@ -1,4 +1,4 @@
-"""A person takes part through `caloron issue` and `caloron pr` on a real local forge."""
+"""`caloron issue` and `caloron pr`, used by a person on a real local forge."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BRANCH = "agent/basket/shop-1"
 
 @pytest.fixture
 def forge(run, home):
-    """The engine's own view of a project with one issue and one pull request."""
+    """The engine's forge of a project with one issue and one pull request."""
     run("init", "shop", "--framework", "stub")
     forge = LocalForge(home / "projects" / "shop")
     forge.create_issue("A basket", f"Please.\n\n{marker('issue/shop-1/basket')}", ("caloron:task",))
@@ -72,14 +72,14 @@ def test_lists_are_filtered_by_state(run, forge, state, issues, pulls):
     assert len(run.data("pr", "list", "--state", state)["pull_requests"]) == pulls
 
 
-def test_a_comment_carries_the_name_of_the_person(run, forge):
+def test_a_comment_has_the_name_of_its_author(run, forge):
     assert run("issue", "comment", "1", "resolved")[0] == 0
     run.refused(2, "is empty", "issue", "comment", "1", "  ")
     (comment,) = run.data("issue", "show", "1")["comments"]
     assert (comment["author"], comment["body"]) == ("Ada", "resolved")
 
 
-def test_a_person_who_calls_themselves_caloron_is_not_taken_for_the_engine(run, forge, tmp_path):
+def test_a_person_named_caloron_does_not_count_as_the_engine(run, forge, tmp_path):
     (tmp_path / "gitconfig").write_text("[user]\n\tname = Caloron\n")
     author = run.data("issue", "comment", "1", "hello")["comment"]["author"]
     assert author.casefold() != "caloron"
@@ -114,7 +114,7 @@ def test_a_review_is_bound_to_the_newest_commit(run, forge, home):
     "options",
     [[], ["--approve", "--comment", "x"], ["--request-changes", " "], ["--comment", ""]],
 )
-def test_a_review_that_says_nothing_or_two_things_is_refused(run, forge, options):
+def test_a_review_without_exactly_one_verdict_is_refused(run, forge, options):
     assert run("pr", "review", "2", *options)[0] == 2
     assert run.data("pr", "show", "2")["reviews"] == []
 
@@ -138,7 +138,7 @@ def test_a_merge_by_a_person_puts_the_change_on_main_and_closes_the_issue(run, f
     assert run.data("issue", "show", "1")["state"] == "closed"
 
 
-def test_what_has_ended_is_not_merged_reviewed_or_closed_again(run, forge):
+def test_an_ended_pull_request_cannot_be_merged_reviewed_or_closed(run, forge):
     assert run.data("pr", "close", "2")["state"] == "closed"
     for act in (("merge",), ("close",), ("review", "--approve")):
         run.refused(8, "is closed already", "pr", act[0], "2", *act[1:])
@@ -172,7 +172,7 @@ def test_an_unknown_number_is_not_found(run, forge, arguments):
     run.refused(3, "99", *arguments)
 
 
-def test_each_act_wakes_a_running_engine(run, forge, home):
+def test_each_change_wakes_a_running_engine(run, forge, home):
     wake = Wake(home / "projects" / "shop" / "wake")
     wake.create()
     acts = [
@@ -189,7 +189,7 @@ def test_each_act_wakes_a_running_engine(run, forge, home):
     wake.close()
 
 
-def test_the_pages_for_people_hide_markers_and_control_characters(run, forge, capsys):
+def test_the_text_for_people_hides_markers_and_control_characters(run, forge, capsys):
     forge.comment(1, "red \x1b[31malert")
     capsys.readouterr()
     assert main(["issue", "show", "1"]) == 0

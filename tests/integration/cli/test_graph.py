@@ -1,4 +1,4 @@
-"""`caloron graph`: what people and scripts get when they check, run and look at graphs."""
+"""`caloron graph`: checking, running and showing graphs."""
 
 from __future__ import annotations
 
@@ -62,19 +62,19 @@ def test_a_run_answers_and_leaves_a_trace(run, tmp_path):
     assert run("graph", "trace", "nobody")[0] == 3
 
 
-def test_text_is_the_answer_alone_so_that_it_can_be_piped(tmp_path, capsys):
+def test_the_text_output_is_only_the_answer(tmp_path, capsys):
     assert main(["graph", "run", _file(tmp_path, _UPPER), "--input", '"a\\u001b[2J"']) == 0
     assert json.loads(capsys.readouterr().out) == "A\x1b[2J"
 
 
-def test_pure_answers_are_kept_between_runs(run, tmp_path):
+def test_answers_of_pure_stages_are_cached_between_runs(run, tmp_path):
     line = ("graph", "run", _file(tmp_path, _BOTH), "--input", '"x"')
     assert run.data(*line)["cache"] == {"hits": 0, "misses": 2}
     assert run.data(*line)["cache"] == {"hits": 2, "misses": 0}
     assert run.data(*line, "--no-cache")["cache"] == {"hits": 0, "misses": 0}
 
 
-def test_values_of_kv_stages_are_kept_between_runs(run, tmp_path):
+def test_values_of_kv_stages_persist_between_runs(run, tmp_path):
     put = {"op": "Stage", "id": "kv_set", "config": {"key": "k", "value": [1]}}
     get = {"op": "Stage", "id": "kv_get", "config": {"key": "k"}}
     assert run("graph", "run", _file(tmp_path, put), "--input", "{}")[0] == 0
@@ -83,20 +83,18 @@ def test_values_of_kv_stages_are_kept_between_runs(run, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["json", "file", "stdin"])
-def test_the_input_comes_from_the_line_a_file_or_the_standard_input(
-    how, run, tmp_path, monkeypatch
-):
+def test_the_input_is_an_argument_a_file_or_standard_input(how, run, tmp_path, monkeypatch):
     (tmp_path / "input.json").write_text('"abc"')
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'"abc"')))
-    given = {"json": '"abc"', "file": "input.json", "stdin": "-"}[how]
-    line = ("graph", "run", _file(tmp_path, _UPPER), "--input", given)
+    value = {"json": '"abc"', "file": "input.json", "stdin": "-"}[how]
+    line = ("graph", "run", _file(tmp_path, _UPPER), "--input", value)
     assert run.data(*line)["output"] == "ABC"
 
 
 _DEEP = '{"op":"Sequential","stages":[' * 1000 + "]}" * 1000
 
 
-def test_an_input_that_names_no_file_is_reported_as_such(run, tmp_path):
+def test_a_missing_input_file_is_reported(run, tmp_path):
     for name in ("nowhere.json", "./nowhere"):
         run.refused(
             2,
@@ -125,19 +123,19 @@ def test_an_input_that_names_no_file_is_reported_as_such(run, tmp_path):
         ("[]", "$"),
     ],
 )  # fmt: skip
-def test_bad_text_is_one_clear_error_with_its_place(text, reply, run, tmp_path):
+def test_malformed_json_is_one_clear_error_with_its_position(text, reply, run, tmp_path):
     for command in ("run", "check", "plan", "id", "show", "test"):
         code, answer = run("graph", command, _file(tmp_path, text))
         assert (code, answer["error"]["code"]) == (2, "INVALID_ARGS"), command
         assert reply in answer["error"]["message"], command
 
 
-def test_a_constant_of_ten_megabytes_goes_through(run, tmp_path):
+def test_a_constant_of_ten_megabytes_is_accepted(run, tmp_path):
     many = {"op": "Sequential", "stages": [{"op": "Const", "value": "x" * 10_000_000}, _LENGTH]}
     assert run.data("graph", "run", _file(tmp_path, many))["output"] == 10_000_000
 
 
-def test_check_says_every_error_with_place_expected_and_found(run, tmp_path):
+def test_check_reports_each_error_with_its_path_and_both_types(run, tmp_path):
     wrong = {"op": "Sequential", "stages": [_LENGTH, _UPPER, _LENGTH, _UPPER]}
     code, answer = run("graph", "check", _file(tmp_path, wrong))
     assert code == 2
@@ -154,14 +152,14 @@ def test_check_says_every_error_with_place_expected_and_found(run, tmp_path):
     assert places == ["$.root.branches.a", "$.root.branches.c"]
 
 
-def test_check_follows_an_input_without_running_anything(run, tmp_path):
+def test_check_infers_the_types_of_an_input_without_a_run(run, tmp_path):
     assert run("graph", "check", _file(tmp_path, _BOTH), "--input", '"x"')[0] == 0
     code, answer = run("graph", "check", _file(tmp_path, _BOTH), "--input", "7")
     assert (code, answer["data"]["errors"][0]["path"]) == (2, "$.root.stages[0]")
     assert run.data("graph", "trace")["runs"] == []
 
 
-def test_what_is_not_allowed_does_not_run(run, tmp_path):
+def test_a_stage_with_a_forbidden_effect_does_not_run(run, tmp_path):
     get = _file(tmp_path, {"op": "Stage", "id": "http_get", "config": {"url": "http://x"}})
     assert run("graph", "run", get, "--allow-effects", "pure")[0] == 2
     ask = _file(tmp_path, {"op": "Stage", "id": "llm_complete", "config": {"prompt": "x"}})
@@ -180,7 +178,7 @@ def test_what_is_not_allowed_does_not_run(run, tmp_path):
         ("def execute(x):\n    return [1]\n", "expected Text"),
     ],
 )
-def test_a_stage_that_goes_wrong_is_reported_with_its_node(code, reply, run, tmp_path):
+def test_a_failed_stage_is_reported_with_its_node(code, reply, run, tmp_path):
     _stage(run, tmp_path, code, output="Text")
     graph = _file(tmp_path, {"op": "Parallel", "branches": {"a": {"op": "Stage", "id": "mine"}}})
     exit_code, answer = run("graph", "run", graph, "--input", "{}", "--stage-timeout", "2")
@@ -195,18 +193,21 @@ def test_a_dry_run_names_the_stages_and_runs_none(run, tmp_path):
     graph = _file(tmp_path, _BOTH)
     code, answer = run("graph", "run", graph, "--dry-run")
     assert code == 9
-    assert [one["target"] for one in answer["planned_actions"]] == ["text_upper", "text_length"]
+    assert [action["target"] for action in answer["planned_actions"]] == [
+        "text_upper",
+        "text_length",
+    ]
     assert run.data("graph", "trace")["runs"] == []
 
 
-def test_a_plan_tells_order_and_cost(run, tmp_path):
+def test_a_plan_lists_order_and_cost(run, tmp_path):
     fan = {"op": "Fanout", "source": _UPPER, "targets": [_LENGTH, _LENGTH]}
     data = run.data("graph", "plan", _file(tmp_path, fan))
     assert [step["after"] for step in data["steps"]] == [[], [0], [0]]
     assert data["groups"] == [[1, 2]]
 
 
-def test_the_id_is_that_of_every_way_to_write_the_same(run, tmp_path):
+def test_equivalent_graphs_have_the_same_id(run, tmp_path):
     ids = {
         run.data("graph", "id", _file(tmp_path, root))["composition_id"]
         for root in (_BOTH, {"op": "Sequential", "stages": [{"op": "Sequential",
@@ -246,7 +247,7 @@ def test_show_draws_every_node_as_text_and_as_a_picture(run, tmp_path):
         assert 0 <= y <= y + h <= height
 
 
-def test_a_picture_is_not_drawn_over_something_else(run, tmp_path):
+def test_a_picture_does_not_overwrite_another_file(run, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     line = ("graph", "show", _file(tmp_path, _UPPER), "--svg", "mine.txt")
     assert run(*line)[0] == 5
@@ -267,20 +268,18 @@ def test_examples_of_a_graph_are_run_and_can_fail(run, tmp_path):
 
 @pytest.mark.parametrize("profile", ["strict", "noether"])
 @pytest.mark.parametrize("constant", [True, False])
-def test_examples_do_not_reach_the_world_through_a_stage_given_as_data(
-    run, tmp_path, profile, constant
-):
+def test_examples_do_not_run_effects_of_a_stage_passed_as_data(run, tmp_path, profile, constant):
     written = tmp_path / "written"
     name = _WRITE_FILE if profile == "noether" else "write_file"
-    given: dict[str, Any] = {"items": [{"path": str(written), "content": "x"}]}
+    value: dict[str, Any] = {"items": [{"path": str(written), "content": "x"}]}
     node: dict[str, Any] = {"op": "Stage", "id": "map"}
     if constant:
         node["config"] = {"stage_id": name}
     else:
-        given["stage_id"] = name
+        value["stage_id"] = name
     graph = json.loads(wrapped(node))
     answer = [{"bytes_written": 1, "path": str(written)}]
-    graph["_examples"] = [{"input": given, "output": answer}]
+    graph["_examples"] = [{"input": value, "output": answer}]
     line = ("graph", "test", _file(tmp_path, json.dumps(graph)), "--profile", profile)
     tested = run.data(*line)["tests"][0]
     assert not written.exists(), "an example wrote a file"
@@ -293,19 +292,19 @@ def test_examples_do_not_reach_the_world_through_a_stage_given_as_data(
 
 
 @pytest.mark.parametrize("name", ["write_file", "kv_set"])
-def test_examples_do_not_try_a_stage_that_changes_something(run, tmp_path, name):
+def test_examples_do_not_run_a_stage_with_effects(run, tmp_path, name):
     written = tmp_path / "written"
-    given = {"path": str(written), "content": "x", "key": "k", "value": 1}
+    value = {"path": str(written), "content": "x", "key": "k", "value": 1}
     graph = json.loads(wrapped({"op": "Stage", "id": name}))
-    graph["_examples"] = [{"input": given, "output": "ok"}]
+    graph["_examples"] = [{"input": value, "output": "ok"}]
     tested = run("graph", "test", _file(tmp_path, json.dumps(graph)))[1]["data"]["tests"][0]
     assert tested["state"] == "skipped"
     assert not written.exists()
     assert run.data("stage", "run", "kv_get", "--input", '{"key": "k"}')["output"] is None
 
 
-def test_examples_of_a_stage_do_not_reach_the_world_either(tmp_path):
-    def careless(given: Any, call: Any) -> Any:
+def test_examples_of_a_stage_do_not_run_effects(tmp_path):
+    def careless(value: Any, call: Any) -> Any:
         return call.stage("write_file", {"path": str(tmp_path / "written"), "content": "x"})
 
     example = Example(1, {"bytes_written": 1, "path": str(tmp_path / "written")})
@@ -320,11 +319,11 @@ def test_examples_of_a_stage_do_not_reach_the_world_either(tmp_path):
 
 
 def test_a_run_that_succeeded_after_a_retry_is_listed_as_ok(run, tmp_path):
-    code = """def execute(given):
+    code = """def execute(value):
     import os
-    if os.path.exists(given):
+    if os.path.exists(value):
         return "done"
-    open(given, "w").close()
+    open(value, "w").close()
     raise RuntimeError("not yet")
 """
     _stage(run, tmp_path, code, effects=["Fallible"])
@@ -339,9 +338,9 @@ def test_a_run_that_succeeded_after_a_retry_is_listed_as_ok(run, tmp_path):
     assert [call["status"] for call in calls] == ["Failed", "Ok"]
 
 
-def test_a_stage_is_found_alike_by_a_graph_a_drawing_and_map(run, tmp_path):
-    _stage(run, tmp_path, "def execute(given):\n    return given + 1\n", effects=["Pure"])
-    _stage(run, tmp_path, "def execute(given):\n    return given + 2\n", effects=["Fallible"])
+def test_a_graph_a_drawing_and_map_resolve_a_stage_alike(run, tmp_path):
+    _stage(run, tmp_path, "def execute(value):\n    return value + 1\n", effects=["Pure"])
+    _stage(run, tmp_path, "def execute(value):\n    return value + 2\n", effects=["Fallible"])
     (mine,) = run.data("stage", "list", "--source", "user")["stages"]
     for reference in ("mine", mine["id"], mine["id"][:10]):
         node = {"op": "Stage", "id": reference}
@@ -363,10 +362,10 @@ def _bytes_under(folder: Path) -> bytes:
 def test_a_graph_alone_cannot_start_a_process(run, tmp_path, monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", _KEY)
     seen = tmp_path / "seen"
-    given = {"cmd": "sh", "args": ["-c", f"env > {seen}"]}
+    inputs = {"cmd": "sh", "args": ["-c", f"env > {seen}"]}
     graph = _file(tmp_path, {"op": "Stage", "id": "spawn_process"})
     assert run("graph", "check", graph)[0] == 0
-    code, answer = run("graph", "run", graph, "--input", json.dumps(given))
+    code, answer = run("graph", "run", graph, "--input", json.dumps(inputs))
     time.sleep(0.2)
     assert not seen.exists(), "a process was started"
     assert code == 12
@@ -375,7 +374,7 @@ def test_a_graph_alone_cannot_start_a_process(run, tmp_path, monkeypatch):
 
 def test_an_unsandboxed_program_gets_no_secrets(run, tmp_path, monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", _KEY)
-    code = "def execute(given):\n    import os\n    return dict(os.environ)\n"
+    code = "def execute(value):\n    import os\n    return dict(os.environ)\n"
     _stage(run, tmp_path, code, effects=["Fallible"])
     answer = run("stage", "run", "mine", "--input", "1", "--unsandboxed")[1]
     assert _KEY not in json.dumps(answer)
@@ -398,10 +397,10 @@ def test_a_durable_run_leaves_no_secret_on_the_disk(run, tmp_path, home, monkeyp
     assert not [file for file in files if file.stat().st_mode & 0o077], "readable by others"
 
 
-def test_the_failure_of_a_durable_run_leaves_no_secret_either(run, tmp_path, home, monkeypatch):
+def test_a_failed_durable_run_leaves_no_secret_on_the_disk(run, tmp_path, home, monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", _KEY)
     both = [{"op": "Stage", "id": "env_get"}, {"op": "Stage", "id": "mine"}]
-    _stage(run, tmp_path, "def execute(given):\n    raise RuntimeError('bad key ' + given)\n")
+    _stage(run, tmp_path, "def execute(value):\n    raise RuntimeError('bad key ' + value)\n")
     line = ["graph", "run", _file(tmp_path, {"op": "Sequential", "stages": both}), "--durable"]
     line += ["--run-id", "secret-2", "--input", '{"name": "ANTHROPIC_API_KEY"}']
     assert run(*line)[0] == 12
@@ -427,7 +426,7 @@ def test_a_trace_that_another_process_removed_does_not_fail_the_run(
 ):
     monkeypatch.setattr(run_traces, "_KEPT_TRACES", 2)
     (home / "traces").mkdir(parents=True)
-    # A name whose file is gone, as between the listing of a folder and the look at a file.
+    # The link stands for a file that disappears after the folder was listed.
     (home / "traces" / "gone.json").symlink_to("nowhere")
     line = ("graph", "run", _file(tmp_path, _UPPER), "--input", '"x"')
     assert [run(*line)[0] for _ in range(4)] == [0, 0, 0, 0]
@@ -435,9 +434,7 @@ def test_a_trace_that_another_process_removed_does_not_fail_the_run(
 
 
 @pytest.mark.parametrize("broken", ["folder", "full"])
-def test_a_journal_that_cannot_be_written_is_reported_as_such(
-    run, tmp_path, home, monkeypatch, broken
-):
+def test_an_unwritable_journal_is_reported(run, tmp_path, home, monkeypatch, broken):
     line = ["graph", "run", _file(tmp_path, _BOTH), "--durable", "--run-id", "r"]
     line += ["--input", json.dumps("x" * 100_000)]
     if broken == "folder":
@@ -446,8 +443,8 @@ def test_a_journal_that_cannot_be_written_is_reported_as_such(
     else:
         opened = SqliteJournal.__init__
 
-        def small(self: SqliteJournal, *given: Any, **named: Any) -> None:
-            opened(self, *given, **named)
+        def small(self: SqliteJournal, *args: Any, **named: Any) -> None:
+            opened(self, *args, **named)
             self._database._connection.execute("PRAGMA max_page_count = 8")
 
         monkeypatch.setattr(SqliteJournal, "__init__", small)
@@ -459,24 +456,24 @@ def test_a_journal_that_cannot_be_written_is_reported_as_such(
     assert "space" in answer["error"]["hint"]
 
 
-def test_a_run_id_of_another_input_is_not_to_be_waited_for(run, tmp_path):
+def test_a_run_id_of_another_input_is_refused(run, tmp_path):
     line = ["graph", "run", _file(tmp_path, _UPPER), "--durable", "--run-id", "r", "--input"]
     assert run(*line, '"a"')[0] == 0
     code, answer = run(*line, '"b"')
     assert (code, answer["error"]["hint"]) == (5, "choose another --run-id")
 
 
-_SLOW = """def execute(given):
+_SLOW = """def execute(value):
     import os, time
-    with open(given["log"], "a") as log:
+    with open(value["log"], "a") as log:
         log.write("call\\n")
-    while given.get("wait") and not os.path.exists(given["log"] + ".go"):
+    while value.get("wait") and not os.path.exists(value["log"] + ".go"):
         time.sleep(0.02)
-    return {"log": given["log"], "wait": True}
+    return {"log": value["log"], "wait": True}
 """
 
 
-def test_a_durable_run_that_was_killed_goes_on_without_repeating_what_it_did(run, tmp_path):
+def test_a_killed_durable_run_continues_without_repeating_finished_stages(run, tmp_path):
     _stage(run, tmp_path, _SLOW, effects=["Fallible"])
     graph = _file(tmp_path, {"op": "Sequential", "stages": [{"op": "Stage", "id": "mine"}] * 2})
     log = tmp_path / "log"
@@ -503,7 +500,7 @@ def test_a_durable_run_that_was_killed_goes_on_without_repeating_what_it_did(run
 _SOURCES = str(Path(__file__).parents[3] / "src")
 
 
-def test_the_schema_for_editors_takes_what_strict_reads_and_nothing_else():
+def test_the_schema_for_editors_accepts_exactly_what_strict_accepts():
     validator = Draft202012Validator(graph_schema())
     graphs = [vector["graph"] for vector in VECTORS["runs"] + VECTORS["checks"]]
     graphs += [json.loads(wrapped(_EVERY_OP)), json.loads(wrapped({"op": "Loop"}))]

@@ -1,4 +1,4 @@
-"""`caloron init`: whole or not at all."""
+"""`caloron init`: creates a complete project, or no files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_second_init_of_the_same_name_is_a_conflict_and_changes_nothing(run, h
     assert (home / "projects" / "shop" / "config.yml").read_bytes() == before
 
 
-def test_an_init_that_failed_leaves_nothing_and_can_be_repeated(run, home, tmp_path, repository):
+def test_a_failed_init_leaves_no_files_and_can_be_repeated(run, home, tmp_path, repository):
     empty = tmp_path / "empty"
     empty.mkdir()
     run.refused(
@@ -62,7 +62,7 @@ def test_an_init_that_failed_leaves_nothing_and_can_be_repeated(run, home, tmp_p
     assert run("init", "shop", "--framework", "stub", "--repo", str(repository))[0] == 0
 
 
-def test_the_remains_of_a_killed_init_are_swept_away(run, home):
+def test_the_next_init_removes_the_files_of_a_killed_init(run, home):
     gone = subprocess.Popen(["true"])
     gone.wait()
     remains = home / "projects" / f".init-shop-{gone.pid}"
@@ -72,15 +72,15 @@ def test_the_remains_of_a_killed_init_are_swept_away(run, home):
 
 
 def test_a_directory_that_is_no_project_is_never_overwritten(run, home):
-    place = home / "projects" / "shop"
-    place.mkdir(parents=True)
-    (place / "precious").write_text("mine")
+    folder = home / "projects" / "shop"
+    folder.mkdir(parents=True)
+    (folder / "precious").write_text("mine")
     run.refused(8, "no config.yml", "init", "shop", "--framework", "stub")
-    assert (place / "precious").read_text() == "mine"
+    assert (folder / "precious").read_text() == "mine"
 
 
 @pytest.mark.parametrize("name", ["..", "a/b", "Shop", "", "a" * 65, "shop\n", "é"])
-def test_a_name_that_could_leave_its_place_is_refused(run, home, name):
+def test_a_name_that_is_not_a_folder_name_is_refused(run, home, name):
     run.refused(2, repr(name), "init", name, "--framework", "stub")
     assert not (home / "projects").exists()
 

@@ -1,4 +1,4 @@
-"""The file about an internal error: whole for its owner, without secrets, and nobody else's."""
+"""The report file of an internal error: complete, without secrets, readable only by its owner."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_the_file_has_no_secret_and_only_its_owner_reads_it(
     monkeypatch.setattr(sys, "argv", ["caloron", "sprint", f"use {key}", "--git-url", url])
 
     def broken(*_: object, **__: object) -> None:
-        raise RuntimeError("the forge said hunter2-hunter2-hunter2")
+        raise RuntimeError("the forge answered hunter2-hunter2-hunter2")
 
     monkeypatch.setattr(program.cli, "main", broken)
     assert program.main() == 1
@@ -29,7 +29,7 @@ def test_the_file_has_no_secret_and_only_its_owner_reads_it(
     (file,) = (tmp_path / "logs").glob("defect-*.log")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     text = file.read_text("utf-8")
-    assert "RuntimeError: the forge said [redacted SHOP_TOKEN]" in text
+    assert "RuntimeError: the forge answered [redacted SHOP_TOKEN]" in text
     assert "broken" in text
     assert "'sprint'" in text
     everything = text + (tmp_path / "logs" / "caloron.log").read_text("utf-8")
@@ -38,10 +38,10 @@ def test_the_file_has_no_secret_and_only_its_owner_reads_it(
         assert secret not in everything
 
 
-def test_the_file_has_no_value_of_a_variable_that_the_settings_of_a_project_name(
+def test_the_file_has_no_value_of_a_variable_from_the_project_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The names of these variables do not look like those of secrets."""
+    """The names of these variables do not match the patterns for secrets."""
     monkeypatch.setenv("CALORON_HOME", str(tmp_path))
     named = {
         "token_env": "FTOK",

@@ -1,4 +1,4 @@
-"""`introspect`, `skill` and `version` say what the program really takes."""
+"""`introspect`, `skill` and `version` describe the arguments that the program accepts."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from caloron.cli.commands.meta import leaves
 
 
 def by_words(commands: list[dict[str, Any]], *before: str) -> dict[tuple[str, ...], dict[str, Any]]:
-    found = {}
+    described = {}
     for command in commands:
         words = (*before, command["name"])
-        found[words] = command
-        found |= by_words(command["subcommands"], *words)
-    return found
+        described[words] = command
+        described |= by_words(command["subcommands"], *words)
+    return described
 
 
-def test_every_command_is_described_with_the_very_names_of_its_options(run) -> None:
+def test_every_command_is_described_with_the_names_of_its_options(run) -> None:
     answer = run.data("introspect")
     assert answer["version"] == __version__
     described = by_words(answer["commands"])
@@ -41,7 +41,7 @@ def test_every_command_is_described_with_the_very_names_of_its_options(run) -> N
     assert sprint["--output"]["default"] == "text"
 
 
-def test_the_options_that_are_described_are_taken(run) -> None:
+def test_described_options_are_accepted(run) -> None:
     context = click.Context(cli)
     for words, command in leaves():
         for parameter in command.params:
@@ -52,7 +52,7 @@ def test_the_options_that_are_described_are_taken(run) -> None:
                 assert name in parser._long_opt, words
 
 
-def test_the_version_of_the_specification_alone(run, capsys) -> None:
+def test_version_prints_the_version_of_the_specification(run, capsys) -> None:
     assert run.data("introspect", "--acli-version") == {"acli_version": "0.1.0"}
     assert run.data("version") == {
         "tool": "caloron",
@@ -77,14 +77,14 @@ def test_a_skill_names_every_command_and_every_exit_code(run, tmp_path: Path) ->
     assert run.data("skill")["content"] == content
 
 
-def test_what_only_looks_is_idempotent_and_what_changes_something_is_not(run) -> None:
+def test_only_commands_without_changes_are_idempotent(run) -> None:
     described = by_words(run.data("introspect")["commands"])
     assert described["status",]["idempotent"]
     assert not described["projects", "delete"]["idempotent"]
     assert not described["sprint",]["idempotent"]
 
 
-def test_a_skill_never_writes_over_what_is_something_else(run, tmp_path: Path, capsys) -> None:
+def test_a_skill_never_overwrites_another_file(run, tmp_path: Path, capsys) -> None:
     mine = tmp_path / "notes.md"
     mine.write_text("my notes\n")
     for options in ((), ("--dry-run",)):
@@ -92,12 +92,12 @@ def test_a_skill_never_writes_over_what_is_something_else(run, tmp_path: Path, c
         assert (code, "--force" in answer["error"]["hint"]) == (5, True)
     assert mine.read_text() == "my notes\n"
     assert run("skill", "--out", str(mine), "--force")[0] == 0
-    # An older file of ours is replaced, and the text says so.
+    # The command replaces an older skill file, and reports that.
     mine.write_text(mine.read_text() + "old\n")
     assert "Replaced" in run.text("skill", "--out", str(mine))
     assert not mine.read_text().endswith("old\n")
 
 
-def test_a_skill_for_a_dash_is_printed(run, tmp_path: Path) -> None:
+def test_a_skill_is_printed_if_its_path_is_a_dash(run, tmp_path: Path) -> None:
     assert run.data("skill", "--out", "-")["path"] is None
     assert not (tmp_path / "-").exists()

@@ -1,6 +1,6 @@
-"""`caloron status` is called all day: it needs little beyond click and sqlite3, and stays so.
+"""`caloron status` starts fast: it imports little beyond click and sqlite3.
 
-A sprint imports no more than it needs either.
+A sprint imports no more than its way to main needs.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def test_a_sprint_imports_only_what_its_way_to_main_needs(sprint: tuple[str, ...
 
 @pytest.mark.usefixtures("finished_sprint")
 @pytest.mark.parametrize("arguments", [["status"], ["status", "-o", "json"], ["history"]])
-def test_looking_at_a_finished_sprint_imports_little_beyond_click_and_sqlite3(arguments):
+def test_reading_a_finished_sprint_imports_little_beyond_click_and_sqlite3(arguments):
     modules = modules_after(f"{CALORON.format(arguments=arguments)}; assert code == 0")
     assert {"click", "sqlite3", "caloron.cli.project_view"} <= modules
     assert "msgspec" not in modules

@@ -35,7 +35,7 @@ def binary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return stand_in(tmp_path)
 
 
-def test_every_stage_is_added_and_its_id_written_down(
+def test_every_stage_is_added_and_its_id_is_recorded(
     run: Any, binary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -45,18 +45,18 @@ def test_every_stage_is_added_and_its_id_written_down(
     ids = json.loads((tmp_path / "stage_ids.json").read_bytes())
     assert list(ids) == sorted(BY_NAME)
     store = json.loads((tmp_path / "store" / "store.json").read_bytes())["stages"]
-    assert {one["name"]: one["id"] for one in store} == ids
-    # What a graph names by its signature is the same stage in both worlds.
-    assert {one["name"]: one["signature_id"] for one in store} == {
+    assert {entry["name"]: entry["id"] for entry in store} == ids
+    # A signature names the same stage in Caloron and in Noether.
+    assert {entry["name"]: entry["signature_id"] for entry in store} == {
         name: stage.signature_id for name, stage in BY_NAME.items()
     }
 
 
-def test_what_is_refused_is_listed_and_the_others_are_there(run: Any, tmp_path: Path) -> None:
+def test_refused_stages_are_listed_and_the_others_are_registered(run: Any, tmp_path: Path) -> None:
     picky = tmp_path / "picky"
-    told_off = '{\\"ok\\":false,\\"error\\":{\\"message\\":\\"near duplicate\\"}}'
+    refusal = '{\\"ok\\":false,\\"error\\":{\\"message\\":\\"near duplicate\\"}}'
     picky.write_text(
-        f'#!/bin/sh\ncase "$3" in *dag_validate*) printf "Info: x\\n{told_off}" >&2; exit 1;;\n'
+        f'#!/bin/sh\ncase "$3" in *dag_validate*) printf "Info: x\\n{refusal}" >&2; exit 1;;\n'
         "*dag_evaluate*) echo 'plain words' >&2; exit 2;;\n"
         "*write_retro*) echo '{}'; exit 0;; esac\n"
         """echo '{"ok": true, "data": {"id": "abc", "note": "there already"}}'\n"""
@@ -86,7 +86,7 @@ def test_without_the_program_nothing_is_written(
 
 
 @pytest.mark.parametrize("stage", catalogue_stages(), ids=lambda stage: stage.name)
-def test_a_spec_is_one_that_noether_takes(stage: StageSpec) -> None:
+def test_noether_accepts_each_spec(stage: StageSpec) -> None:
     spec = simple_spec(stage)
     assert set(spec) >= {"name", "description", "input", "output", "effects", "language",
                          "implementation"}  # fmt: skip
@@ -94,18 +94,18 @@ def test_a_spec_is_one_that_noether_takes(stage: StageSpec) -> None:
     assert (read.signature_id, read.examples) == (stage.signature_id, stage.examples)
 
 
-def _answer(stage: StageSpec, given: Any, folder: Path, *flags: str) -> Any:
-    """The code of a spec in a process of its own, as a graph runs it."""
+def _answer(stage: StageSpec, value: Any, folder: Path, *flags: str) -> Any:
+    """Run the code of a spec in a separate process, as a graph does."""
     read = stage_of(simple_spec(stage), strict=False)
     programs = SubprocessRunner(
         folder, Unsandboxed(), interpreters={"python": [sys.executable, *flags]}
     )
     prepared = prepare(wrapped({"op": "Stage", "id": stage.name}), Catalogue([read]), strict=False)
-    return run_graph(prepared, given, programs).output
+    return run_graph(prepared, value, programs).output
 
 
 @pytest.mark.parametrize("stage", catalogue_stages(), ids=lambda stage: stage.name)
-def test_a_registered_stage_calls_caloron_and_answers_as_it_does(
+def test_a_registered_stage_returns_the_answer_of_caloron(
     stage: StageSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     caloron = shutil.which("caloron", path=str(Path(sys.executable).parent))
@@ -115,21 +115,21 @@ def test_a_registered_stage_calls_caloron_and_answers_as_it_does(
         example = stage.examples[0]
         assert _answer(stage, example.input, tmp_path) == example.output
         return
-    given = {"host": "local", "repo": "nobody"}
+    value = {"host": "local", "repo": "nobody"}
     done = subprocess.run(
-        [caloron, "stage", "run", stage.name, "--input", json.dumps(given), "--output", "json"],
+        [caloron, "stage", "run", stage.name, "--input", json.dumps(value), "--output", "json"],
         env=dict(os.environ), capture_output=True, text=True, check=False,
     )  # fmt: skip
     answer = json.loads(done.stdout)
     if answer["ok"]:
-        assert _answer(stage, given, tmp_path) == answer["data"]["output"]
+        assert _answer(stage, value, tmp_path) == answer["data"]["output"]
         return
     with pytest.raises(StageFailed) as failed:
-        _answer(stage, given, tmp_path)
+        _answer(stage, value, tmp_path)
     assert answer["error"]["message"].splitlines()[0].removeprefix("$.root: ") in str(failed.value)
 
 
-def test_a_caloron_that_is_not_there_is_said_to_be_missing(
+def test_a_missing_caloron_is_named_in_the_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CALORON_BIN", "/nowhere/caloron")
@@ -137,8 +137,8 @@ def test_a_caloron_that_is_not_there_is_said_to_be_missing(
         _answer(BY_NAME["design_po"], {"goal": "x"}, tmp_path)
 
 
-def test_our_stand_in_answers_as_the_real_program_was_recorded(tmp_path: Path) -> None:
-    """So that the comparison with a real one is known to work before there is one."""
+def test_the_stand_in_answers_like_the_recorded_program(tmp_path: Path) -> None:
+    """This checks the comparison itself, without the real program."""
     program = stand_in(tmp_path)
     assert differences(program, tmp_path / "store", executes=True, most=6) == []
     liar = tmp_path / "liar"
@@ -147,7 +147,7 @@ def test_our_stand_in_answers_as_the_real_program_was_recorded(tmp_path: Path) -
     assert len(differences(str(liar), tmp_path / "other", executes=True, most=1)) == 1
 
 
-def test_the_resolved_graph_runs_in_a_store_that_was_registered(
+def test_the_resolved_graph_runs_in_a_store_with_the_registered_stages(
     run: Any, binary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     caloron = shutil.which("caloron", path=str(Path(sys.executable).parent))

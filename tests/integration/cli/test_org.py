@@ -1,4 +1,4 @@
-"""`caloron org`: the conventions of the house, made, shown and checked."""
+"""`caloron org`: creates, shows and checks the conventions of the organisation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from caloron.cli.app import main
 from tests.support.git import new_repository
 
 
-def test_the_example_is_written_once_and_is_understood(run, home: Path) -> None:
+def test_the_example_is_written_once_and_is_valid(run, home: Path) -> None:
     assert run("org", "init", "--dry-run")[0] == 9
     assert not (home / "organisation.yml").exists()
     answer = run.data("org", "init")
@@ -22,7 +22,7 @@ def test_the_example_is_written_once_and_is_understood(run, home: Path) -> None:
     assert (home / "organisation.yml").read_text() == "organisation: Mine\n"
 
 
-def test_nothing_to_check_is_not_found_and_nothing_to_show_is_empty(run) -> None:
+def test_without_a_file_check_exits_with_not_found_and_show_is_empty(run) -> None:
     assert run("org", "validate")[0] == 3
     answer = run.data("org", "show")
     assert answer["is_empty"]
@@ -44,7 +44,7 @@ def test_warnings_exit_with_1_and_no_yaml_with_2(run, home: Path, capsys) -> Non
     assert run("org", "show")[0] == 2
 
 
-def test_a_projects_own_file_is_merged_in_from_its_main_or_from_a_directory(
+def test_the_file_of_a_project_is_read_from_its_main_or_from_a_directory(
     run, home: Path, tmp_path: Path
 ) -> None:
     home.mkdir()
@@ -52,8 +52,8 @@ def test_a_projects_own_file_is_merged_in_from_its_main_or_from_a_directory(
     repo = new_repository(tmp_path / "repo", {"caloron.yml": "license: {header: B}\n"})
     assert run("init", "shop", "--framework", "stub", "--repo", str(repo))[0] == 0
     (repo / "caloron.yml").write_text("license: {header: C}\n")
-    for place, header in ((None, "A"), ("shop", "B"), (str(repo), "C")):
-        options = ("--project", place) if place else ()
+    for project, header in ((None, "A"), ("shop", "B"), (str(repo), "C")):
+        options = ("--project", project) if project else ()
         answer = run.data("org", "show", *options)
         assert f"header: {header}" in answer["rendered"]
         assert "House" in answer["rendered"]

@@ -14,24 +14,26 @@ from caloron.cli.commands.sprint.approval import _prompt_until
 from caloron.git.command import git, git_environment
 
 
-def test_a_line_that_was_typed_ahead_is_seen(monkeypatch) -> None:
+def test_a_line_that_was_typed_ahead_is_an_answer(monkeypatch) -> None:
     read, write = os.pipe()
     os.write(write, b"what?\ny\n")
-    looks: list[int] = []
+    checks: list[int] = []
 
     def decided() -> bool:
-        looks.append(1)
+        checks.append(1)
         return True
 
     with os.fdopen(read, "r") as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
         answers = [_prompt_until("Run?", decided) for _ in range(2)]
     os.close(write)
-    assert looks == []
+    assert checks == []
     assert answers == ["what?\n", "y\n"]
 
 
-def test_the_line_that_undoes_a_sprint_runs_nothing_else(tmp_path: Path, monkeypatch) -> None:
+def test_the_command_that_undoes_a_sprint_runs_no_injected_command(
+    tmp_path: Path, monkeypatch
+) -> None:
     main = "$(touch${IFS}pwned)"
     forge = tmp_path / "forge.git"
     git(tmp_path, "init", "--quiet", "--bare", f"--initial-branch={main}", str(forge))

@@ -1,4 +1,4 @@
-"""`caloron projects`: nothing is deleted without showing what, and nothing outside a project."""
+"""`caloron projects`: lists what it deletes, and deletes only files of the project."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_switching_changes_what_later_commands_act_on(run) -> None:
 
 @pytest.mark.usefixtures("two")
 @pytest.mark.parametrize("name", ["..", ".", "", "../projects/shop", "/", "shop/..", "SHOP", "*"])
-def test_a_name_that_is_no_name_deletes_nothing(run, home: Path, name: str) -> None:
+def test_an_invalid_name_deletes_nothing(run, home: Path, name: str) -> None:
     code, answer = run("projects", "delete", name, "--force")
     assert code == 2
     assert answer["error"]["code"] == "INVALID_ARGS"
@@ -49,7 +49,7 @@ def test_a_name_that_is_no_name_deletes_nothing(run, home: Path, name: str) -> N
 
 
 @pytest.mark.usefixtures("two")
-def test_deleting_shows_what_goes_and_wants_the_name_again(run, home, monkeypatch, capsys) -> None:
+def test_deleting_lists_the_files_and_asks_for_the_name(run, home, monkeypatch, capsys) -> None:
     (home / "kv").mkdir()
     ours, others = home / "kv" / "shop-1.json", home / "kv" / "shop-1-1.json"
     ours.write_text("{}")
@@ -79,7 +79,7 @@ def test_deleting_the_active_project_leaves_none_active(run, home: Path) -> None
 
 
 @pytest.mark.usefixtures("two")
-def test_a_project_that_an_engine_holds_is_not_deleted(run, home: Path) -> None:
+def test_a_project_with_a_running_engine_is_not_deleted(run, home: Path) -> None:
     lock = ProcessLock(home / "projects" / "shop" / "engine.lock")
     lock.acquire("shop-1")
     try:

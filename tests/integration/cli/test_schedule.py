@@ -1,4 +1,4 @@
-"""`caloron schedule` as a user calls it, with the file of Noether's scheduler."""
+"""`caloron schedule` on the command line, with a file in the format of Noether's scheduler."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from caloron.schedule.scheduler import RunStore
 from tests.support.http_server import HttpServer, Reply, Request
 from tests.support.wait import wait_for
 
-#: So rarely that it does not become due while a test runs.
+#: A schedule that does not become due while a test runs.
 RARELY = "0 0 1 1 *"
 UPPER = {"op": "Stage", "id": "text_upper"}
 
 
 @pytest.fixture
-def place(home: Path, tmp_path: Path) -> Path:
-    folder = tmp_path / "cron"
-    folder.mkdir()
-    _write(folder / "up.json", {"description": "d", "version": "0.1.0", "root": UPPER})
-    return folder
+def folder(home: Path, tmp_path: Path) -> Path:
+    created = tmp_path / "cron"
+    created.mkdir()
+    _write(created / "up.json", {"description": "d", "version": "0.1.0", "root": UPPER})
+    return created
 
 
 def _write(path: Path, value: Any) -> Path:
@@ -36,9 +36,9 @@ def _write(path: Path, value: Any) -> Path:
     return path
 
 
-def _config(place: Path, *jobs: dict[str, Any], **more: Any) -> str:
+def _config(folder: Path, *jobs: dict[str, Any], **more: Any) -> str:
     good = {"name": "up", "cron": RARELY, "graph": "up.json", "input": "hi"}
-    return str(_write(place / "scheduler.json", {"jobs": [good | job for job in jobs]} | more))
+    return str(_write(folder / "scheduler.json", {"jobs": [good | job for job in jobs]} | more))
 
 
 def _make_due(home: Path, config: str, *names: str) -> None:
@@ -50,7 +50,7 @@ def _make_due(home: Path, config: str, *names: str) -> None:
 
 @pytest.fixture
 def hooked() -> Iterator[tuple[str, list[Any]]]:
-    """A webhook, and the list of what it was sent."""
+    """A webhook, and the list of the requests that it got."""
     envelope: list[Any] = []
 
     def answer(request: Request) -> Reply:
@@ -61,19 +61,19 @@ def hooked() -> Iterator[tuple[str, list[Any]]]:
         yield server.url, envelope
 
 
-def test_what_is_due_runs_once_and_the_webhook_is_reported(
-    run: Any, home: Path, place: Path, hooked: tuple[str, list[Any]]
+def test_a_due_job_runs_once_and_is_reported_to_its_webhook(
+    run: Any, home: Path, folder: Path, hooked: tuple[str, list[Any]]
 ) -> None:
     url, envelope = hooked
-    _write(place / "bad.json", {"description": "d", "version": "0.1.0", "root": {
+    _write(folder / "bad.json", {"description": "d", "version": "0.1.0", "root": {
         "op": "Sequential", "stages": [UPPER, {"op": "Stage", "id": "parse_json"}]}})  # fmt: skip
-    config = _config(place, {"webhook": url}, {"name": "bad", "graph": "bad.json", "webhook": url})
+    config = _config(folder, {"webhook": url}, {"name": "bad", "graph": "bad.json", "webhook": url})
     code, answer = run("schedule", "run", "--config", config, "--once")
     assert (code, answer["data"]["runs"]) == (0, [])
     _make_due(home, config, "up", "bad")
     code, answer = run("schedule", "run", "--config", config, "--once")
     assert (code, answer["error"]["message"]) == (12, "1 run failed: bad")
-    composition = run.data("graph", "id", str(place / "up.json"))["composition_id"]
+    composition = run.data("graph", "id", str(folder / "up.json"))["composition_id"]
     bodies = sorted(envelope, key=lambda body: body["job"])
     assert bodies[1] == {"ok": True, "job": "up", "composition_id": composition, "output": "HI"}
     assert (bodies[0]["ok"], bodies[0]["output"]) == (False, None)
@@ -84,10 +84,10 @@ def test_what_is_due_runs_once_and_the_webhook_is_reported(
     assert [(row["job"], row["ok"]) for row in rows] == [("up", True), ("bad", False)]
 
 
-def test_a_webhook_that_is_not_there_spoils_no_run(
-    run: Any, home: Path, place: Path, capsys: Any
+def test_an_unreachable_webhook_does_not_fail_the_run(
+    run: Any, home: Path, folder: Path, capsys: Any
 ) -> None:
-    config = _config(place, {"webhook": "http://127.0.0.1:9/x"})
+    config = _config(folder, {"webhook": "http://127.0.0.1:9/x"})
     run("schedule", "run", "--config", config, "--once")
     _make_due(home, config, "up")
     assert run("schedule", "run", "--config", config, "--once")[0] == 0
@@ -105,18 +105,18 @@ def test_a_webhook_that_is_not_there_spoils_no_run(
         ({"timeout_s": 0}, "timeout_s"),
     ],
 )
-def test_a_bad_job_is_reported_before_anything_runs(
-    run: Any, home: Path, place: Path, job: dict[str, Any], reply: str
+def test_a_bad_job_is_reported_before_any_run(
+    run: Any, home: Path, folder: Path, job: dict[str, Any], reply: str
 ) -> None:
-    config = _config(place, {"name": "good"}, job)
+    config = _config(folder, {"name": "good"}, job)
     for words in (("run", "--once"), ("check",)):
         run.refused(2, reply, "schedule", *words, "--config", config)
     assert list((home / "traces").glob("*")) == []
 
 
-def test_everything_that_is_wrong_with_a_job_is_reported_at_once(run: Any, place: Path) -> None:
+def test_all_errors_of_a_job_are_reported_together(run: Any, folder: Path) -> None:
     bad = {"cron": "61 * * * *", "graph": "nowhere.json", "webhook": "ftp://x", "timeout_s": 0}
-    message = run("schedule", "check", "--config", _config(place, bad))[1]["error"]["message"]
+    message = run("schedule", "check", "--config", _config(folder, bad))[1]["error"]["message"]
     for reply in ("Bad minute", "no file 'nowhere.json'", "no address", "timeout_s"):
         assert reply in message
     assert message.count("jobs[0] (up)") == 4
@@ -126,55 +126,55 @@ def test_everything_that_is_wrong_with_a_job_is_reported_at_once(run: Any, place
     "text",
     ["", "{", "[]", "{}", '{"jobs": 1}', '{"jobs": [{}]}', '{"jobs": []}', '{"jobs": [NaN]}'],
 )
-def test_what_is_no_schedule_is_refused(run: Any, place: Path, text: str) -> None:
-    config = place / "scheduler.json"
+def test_an_invalid_schedule_file_is_refused(run: Any, folder: Path, text: str) -> None:
+    config = folder / "scheduler.json"
     config.write_text(text)
     code, answer = run("schedule", "run", "--config", str(config))
     assert (code, answer["error"]["code"]) == (2, "INVALID_ARGS")
 
 
-def test_two_jobs_of_one_name_and_another_machine_are_refused(run: Any, place: Path) -> None:
-    config = _config(place, {}, {}, registry_url="https://registry.example")
+def test_duplicate_names_and_a_registry_are_refused(run: Any, folder: Path) -> None:
+    config = _config(folder, {}, {}, registry_url="https://registry.example")
     message = run("schedule", "check", "--config", config)[1]["error"]["message"]
     assert "two jobs are called 'up'" in message
     assert "registry_url is not supported" in message
-    assert run("schedule", "check", "--config", str(place / "none.json"))[0] == 3
+    assert run("schedule", "check", "--config", str(folder / "none.json"))[0] == 3
 
 
-def test_a_graph_that_comes_with_the_program_is_found_by_its_name(run: Any, place: Path) -> None:
-    given = {
+def test_a_job_can_name_a_composition(run: Any, folder: Path) -> None:
+    inputs = {
         "shell_url": "http://x",
         "sprint_id": "s",
         "task_id": "t",
         "agent_id": "a",
         "repo": ".",
     }
-    config = _config(place, {"graph": "spawn_agent", "input": given})
+    config = _config(folder, {"graph": "spawn_agent", "input": inputs})
     assert run("schedule", "check", "--config", config)[0] == 0
 
 
-def test_stages_of_a_store_of_noether_are_known(run: Any, home: Path, place: Path) -> None:
+def test_stages_of_a_noether_store_are_known(run: Any, home: Path, folder: Path) -> None:
     spec = {"name": "shout", "input": "Text", "output": "Text", "effects": ["Pure"],
-            "implementation": "def execute(given):\n    return given + '!'\n"}  # fmt: skip
-    assert run("stage", "add", str(_write(place / "shout.json", spec)))[0] == 0
+            "implementation": "def execute(value):\n    return value + '!'\n"}  # fmt: skip
+    assert run("stage", "add", str(_write(folder / "shout.json", spec)))[0] == 0
     (file,) = (home / "stages").glob("*.json")
     stored = json.loads(file.read_bytes())
     file.unlink()
-    _write(place / "store.json", {"stages": [stored]})
+    _write(folder / "store.json", {"stages": [stored]})
     graph = {"description": "d", "version": "0.1.0", "root": {"op": "Stage", "id": "shout"}}
-    _write(place / "shout-graph.json", graph)
+    _write(folder / "shout-graph.json", graph)
     job = {"graph": "shout-graph.json"}
-    assert run("schedule", "check", "--config", _config(place, job))[0] == 2
-    config = _config(place, job, store_path="store.json")
+    assert run("schedule", "check", "--config", _config(folder, job))[0] == 2
+    config = _config(folder, job, store_path="store.json")
     assert run("schedule", "check", "--config", config)[0] == 0
     _make_due(home, config, "up")
     assert run("schedule", "run", "--config", config, "--once")[0] == 0
 
 
-def test_a_second_scheduler_of_a_file_is_reported_who_is_first(
-    run: Any, home: Path, place: Path
+def test_a_second_scheduler_of_a_file_is_refused_with_the_first_process(
+    run: Any, home: Path, folder: Path
 ) -> None:
-    config = _config(place, {"cron": "* * * * * *"})
+    config = _config(folder, {"cron": "* * * * * *"})
     first = subprocess.Popen(
         [sys.executable, "-m", "caloron.cli", "schedule", "run", "--config", config],
         env=os.environ | {"CALORON_HOME": str(home)}, stderr=subprocess.PIPE, text=True,
@@ -191,10 +191,10 @@ def test_a_second_scheduler_of_a_file_is_reported_who_is_first(
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_a_scheduler_that_was_killed_in_a_run_is_followed_by_one_that_makes_it_again(
-    run: Any, home: Path, place: Path, durable: bool
+def test_the_next_scheduler_repeats_the_run_of_a_killed_scheduler(
+    run: Any, home: Path, folder: Path, durable: bool
 ) -> None:
-    """With `durable` it goes on behind what was done: the first call is not made again."""
+    """With `durable` the run continues after its first call, and does not repeat it."""
     asked: list[str] = []
     let_go = threading.Event()
 
@@ -208,9 +208,9 @@ def test_a_scheduler_that_was_killed_in_a_run_is_followed_by_one_that_makes_it_a
     text = {"kind": "Text"}
     calls = [{"op": "RemoteStage", "url": f"{server.url}/{name}", "input": text, "output": text}
              for name in ("first", "second")]  # fmt: skip
-    _write(place / "two.json", {"description": "d", "version": "0.1.0",
+    _write(folder / "two.json", {"description": "d", "version": "0.1.0",
                                 "root": {"op": "Sequential", "stages": calls}})  # fmt: skip
-    config = _config(place, {"graph": "two.json", "durable": durable})
+    config = _config(folder, {"graph": "two.json", "durable": durable})
     run("schedule", "run", "--config", config, "--once")
     _make_due(home, config, "up")
     argv = [sys.executable, "-m", "caloron.cli", "schedule", "run", "--config", config, "--once"]

@@ -1,4 +1,4 @@
-"""`caloron stage`: what can be listed, run, added and tested."""
+"""`caloron stage`: listing, running, adding and testing stages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_an_added_stage_is_listed_shown_and_run_in_the_sandbox(run, tmp_path):
     assert run("stage", "run", "nobody")[0] == 3
 
 
-def test_a_name_means_the_stage_that_was_added_last(run, tmp_path):
+def test_a_name_resolves_to_the_stage_added_last(run, tmp_path):
     first = _add(run, tmp_path, _DOUBLE)[1]["data"]["id"]
     triple = _DOUBLE | {
         "implementation": "def execute(input):\n    return {'n': input['n'] * 3}\n",
@@ -64,7 +64,7 @@ def test_a_name_means_the_stage_that_was_added_last(run, tmp_path):
     assert run.data(*line)["output"] == {"n": 2}, "added again, the first is in use again"
 
 
-def test_a_stage_that_breaks_its_word_is_not_added(run, tmp_path, home):
+def test_a_stage_that_fails_its_examples_is_not_added(run, tmp_path, home):
     wrong = _DOUBLE | {"examples": [{"input": {"n": 2}, "output": {"n": 5}}]}
     code, answer = _add(run, tmp_path, wrong)
     assert (code, answer["error"]["code"]) == (12, "GRAPH_FAILED")
@@ -76,12 +76,12 @@ def test_a_stage_that_breaks_its_word_is_not_added(run, tmp_path, home):
     assert (code, answer["data"]["failed"]) == (12, 1)
 
 
-def test_names_of_stages_that_come_with_the_program_are_taken(run, tmp_path):
+def test_names_of_built_in_stages_are_reserved(run, tmp_path):
     assert _add(run, tmp_path, _DOUBLE | {"name": "kv_get"})[0] == 5
     assert _add(run, tmp_path, _DOUBLE | {"name": ""})[0] == 5
 
 
-def test_a_stage_whose_name_the_program_took_over_is_left_out(run, tmp_path, home, capsys):
+def test_a_stage_with_the_name_of_a_new_built_in_stage_is_omitted(run, tmp_path, home, capsys):
     answer = _add(run, tmp_path, _DOUBLE)[1]["data"]
     kept = json.loads(Path(answer["path"]).read_text())
     taken = define("kv_get", ANY, ANY, code=kept["implementation_code"], language="python")
@@ -92,8 +92,8 @@ def test_a_stage_whose_name_the_program_took_over_is_left_out(run, tmp_path, hom
     assert "kv_get comes with the program now" in reply.err
 
 
-def test_bad_stages_are_refused_with_the_place(run, tmp_path):
-    for change, place in (
+def test_an_invalid_stage_is_refused_with_the_path_of_the_error(run, tmp_path):
+    for change, path in (
         ({"input": "Nothing"}, "$.input"),
         ({"effects": ["Sparkling"]}, "$.effects[0]"),
         ({"implementation": "x = 1"}, "$.implementation"),
@@ -102,10 +102,10 @@ def test_bad_stages_are_refused_with_the_place(run, tmp_path):
     ):
         code, answer = _add(run, tmp_path, _DOUBLE | change)
         assert (code, answer["error"]["code"]) == (2, "INVALID_ARGS")
-        assert place in answer["error"]["message"]
+        assert path in answer["error"]["message"]
 
 
-def test_a_damaged_file_is_reported_and_the_others_are_there(run, tmp_path, home, capsys):
+def test_a_damaged_file_is_reported_and_the_other_stages_are_listed(run, tmp_path, home, capsys):
     _add(run, tmp_path, _DOUBLE)
     (home / "stages" / "bad.json").write_text("{")
     assert main(["stage", "list", "--source", "user"]) == 0
@@ -114,7 +114,7 @@ def test_a_damaged_file_is_reported_and_the_others_are_there(run, tmp_path, home
     assert "bad.json" in reply.err
 
 
-def test_all_85_stages_of_noether_are_there_and_those_that_cannot_run_say_so(run):
+def test_all_85_stages_of_noether_are_listed_with_the_reason_if_one_cannot_run(run):
     rows = run.data("stage", "list", "--source", "standard")["stages"]
     assert len(rows) == 85
     absent = [row["name"] for row in rows if not row["runs_here"]]
@@ -123,7 +123,7 @@ def test_all_85_stages_of_noether_are_there_and_those_that_cannot_run_say_so(run
     assert (code, answer["error"]["code"]) == (12, "GRAPH_FAILED")
 
 
-def test_the_schema_for_editors_takes_the_stages_of_the_vectors():
+def test_the_schema_for_editors_accepts_the_stages_of_the_vectors():
     validator = Draft202012Validator(stage_schema())
     verdicts = set()
     for spec in (vector["spec"] for vector in VECTORS["stages"]):
@@ -132,7 +132,7 @@ def test_the_schema_for_editors_takes_the_stages_of_the_vectors():
         try:
             stage_of(spec)
         except GraphError as error:
-            # What is wrong with the code of a stage is not for a schema to know.
+            # A schema cannot detect errors in the code of a stage.
             if error.path == "$.implementation":
                 continue
             assert not validator.is_valid(spec), spec

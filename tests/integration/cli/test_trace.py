@@ -1,4 +1,4 @@
-"""`trace` and `agents`: the whole story of a task, and who took part in it."""
+"""`trace` and `agents`: the events of a task, and the agents that worked on it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from caloron.cli.app import main
 
 
-def test_a_trace_tells_everything_that_happened_in_order(run, sprinted: Path, capsys) -> None:
+def test_a_trace_lists_the_events_of_a_task_in_order(run, sprinted: Path, capsys) -> None:
     answer = run.data("trace", "a")
     data = answer
     moves = [e["what"].partition(" (")[0] for e in data["events"] if e["type"] == "task_moved"]
@@ -36,7 +36,7 @@ def test_a_trace_tells_everything_that_happened_in_order(run, sprinted: Path, ca
 
 
 def test_every_event_of_the_task_is_in_its_trace(run, sprinted: Path) -> None:
-    """Nothing that the diary says about the task is left out."""
+    """The trace contains each event of the task in the event log."""
     with sqlite3.connect(sprinted / "ledger.sqlite") as ledger:
         rows = ledger.execute("SELECT work_item_id, payload FROM events").fetchall()
     about = [
@@ -50,9 +50,7 @@ def test_every_event_of_the_task_is_in_its_trace(run, sprinted: Path) -> None:
     assert all(event["work"] == "1-verify" for event in baseline)
 
 
-def test_what_was_taken_over_from_the_sprints_file_is_reported_for_its_task_alone(
-    run, sprinted
-) -> None:
+def test_an_imported_event_is_only_in_the_trace_of_its_task(run, sprinted) -> None:
     before = len(run.data("trace", "a")["events"])
     with sqlite3.connect(sprinted / "ledger.sqlite") as ledger:
         for changes in ({"a": "Done"}, {"other": "Done"}):
@@ -66,7 +64,7 @@ def test_what_was_taken_over_from_the_sprints_file_is_reported_for_its_task_alon
     assert events[-1]["what"] == "state imported: changes {'a': 'Done'}"
 
 
-def test_a_changed_cost_changes_exactly_the_cost_that_is_reported(run, sprinted: Path) -> None:
+def test_a_changed_cost_changes_only_the_reported_cost(run, sprinted: Path) -> None:
     before = run.data("trace", "a")
     with sqlite3.connect(sprinted / "ledger.sqlite") as ledger:
         (raw,) = ledger.execute("SELECT data FROM tasks WHERE id = 'a'").fetchone()
@@ -79,7 +77,7 @@ def test_a_changed_cost_changes_exactly_the_cost_that_is_reported(run, sprinted:
     assert after == before
 
 
-def test_what_is_not_there_is_not_found(run, sprinted: Path) -> None:
+def test_an_unknown_task_or_agent_is_not_found(run, sprinted: Path) -> None:
     for arguments in (("b",), ("a", "--sprint", "7"), ("a", "--sprint", "other-1")):
         code, answer = run("trace", *arguments)
         assert code == 3
@@ -110,7 +108,7 @@ def test_a_project_without_a_sprint_has_no_agents_and_no_trace(run) -> None:
     assert run("trace", "a")[0] == 3
 
 
-def test_the_form_of_the_answer_may_stand_before_or_behind_the_command(run, capsys) -> None:
+def test_the_output_option_may_stand_before_or_after_the_command(run, capsys) -> None:
     assert run("init", "demo", "--framework", "stub")[0] == 0
     capsys.readouterr()
     assert main(["agents", "--output", "json", "list"]) == 0
@@ -128,13 +126,13 @@ def test_the_comment_on_an_issue_counts_attempts_as_the_report_does(run, sprinte
     assert f"| attempts | {task['runs']} |" in progress
 
 
-def test_status_says_who_declined_a_plan(run, sprinted: Path, capsys) -> None:
+def test_status_names_the_person_who_declined_a_plan(run, sprinted: Path, capsys) -> None:
     with sqlite3.connect(sprinted / "ledger.sqlite") as ledger:
-        held = json.dumps({"number": 7, "declined": "ada"})
+        approval = json.dumps({"number": 7, "declined": "ada"})
         ledger.execute(
             "UPDATE sprints SET phase = 'approval', data ="
             " CAST(json_set(CAST(data AS TEXT), '$.planning.approval', json(?)) AS BLOB)",
-            (held,),
+            (approval,),
         )
     assert run.data("status")["last_sprint"]["declined"] == "ada"
     assert "its plan was declined by ada" in run.text("status")

@@ -1,4 +1,4 @@
-"""The engine sleeps until somebody has something for it."""
+"""The engine sleeps until an agent or a command wakes it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def test_many_pokes_are_one_wake_up(wake):
     assert not wake.wait(0)
 
 
-def test_more_pokes_than_the_fifo_holds_block_no_agent(wake):
+def test_a_full_fifo_blocks_no_agent(wake):
     for _ in range(70_000):
         wake.poke()
     assert wake.wait(0)
     assert not wake.wait(0)
 
 
-def test_a_poke_when_no_agent_listens_does_nothing(tmp_path):
+def test_a_poke_without_a_listener_does_nothing(tmp_path):
     absent = Wake(tmp_path / "absent")
     absent.poke()
     assert not absent.path.exists()
@@ -55,7 +55,7 @@ def test_a_poke_when_no_agent_listens_does_nothing(tmp_path):
     gone.poke()
 
 
-def test_a_file_in_its_place_gives_way_to_the_fifo(tmp_path):
+def test_the_fifo_replaces_a_file_at_its_path(tmp_path):
     path = tmp_path / "wake"
     path.write_text("")
     Wake(path).poke()

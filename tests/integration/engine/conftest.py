@@ -34,7 +34,7 @@ ITEM = "shop-1/a/1-implement"
 
 
 class ScriptedForge:
-    """Answers as a test says, and remembers what it was asked to do."""
+    """Answers as a test scripts it and records the calls."""
 
     author = "caloron"
     main = "main"
@@ -46,10 +46,10 @@ class ScriptedForge:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def answer(*args: Any) -> Any:
             self.asked.append(name)
-            found = self.answers.get(name)
-            if isinstance(found, BaseException):
-                raise found
-            return found
+            answer_or_error = self.answers.get(name)
+            if isinstance(answer_or_error, BaseException):
+                raise answer_or_error
+            return answer_or_error
 
         return answer
 
@@ -82,8 +82,8 @@ class Engine(Parts):
         self.ledger.commit_tick(loaded, TickCommit(state=loaded.state, actions=actions))
 
     def entry(self) -> Entry:
-        (found,) = self.journal.due()
-        return found
+        (entry,) = self.journal.due()
+        return entry
 
     def effects(self, forge: ScriptedForge, poller: Poller | None = None) -> EffectExecutor:
         operations = ForgeOperations(
@@ -118,7 +118,7 @@ class Engine(Parts):
         return claimed
 
     def shim(self, claimed: Claimed, *argv: str, **changes: Any) -> Path:
-        """A real shim for a claim; its run directory."""
+        """Start a real shim for a claim and return its run directory."""
         run_dir = self.runs.of(claimed.item, claimed.token)
         (run_dir / "workspace").mkdir(parents=True, exist_ok=True)
         spec = {

@@ -1,4 +1,4 @@
-"""The real loop on a real forge, with work whose end a test writes: no agent is started.
+"""The real loop on a real forge; a test ends the work, and no agent is started.
 
 Tick, journal, executor and poller are the engine's own.
 """
@@ -51,14 +51,14 @@ class Loop(Parts):
         self._claims: dict[str, Claimed] = {}
         self._mains: dict[str, str] = {}
         self._files = 0
-        #: What was verified, in order: the head and the main that it was merged with.
+        #: The verifications in order: the head and the main it was merged with.
         self.verified: list[tuple[str, str]] = []
 
     def close(self) -> None:
         self.effects.close()
         self.ledger.close()
 
-    # Looking
+    # Reading
 
     @property
     def state(self) -> State:
@@ -72,7 +72,7 @@ class Loop(Parts):
 
     def work(self, name: str = "a") -> Work:
         work = self.task(name).work
-        assert work is not None, f"nobody works on {name}: {self.task(name).reason}"
+        assert work is not None, f"no agent works on {name}: {self.task(name).reason}"
         return work
 
     def role(self, name: str = "a") -> str:
@@ -90,8 +90,8 @@ class Loop(Parts):
         return number
 
     def pulls(self, name: str = "a") -> list[PullSnapshot]:
-        found = [p for p in self.forge.pulls() if p.branch == self.task(name).change.branch]
-        return sorted(found, key=lambda pull: pull.number)
+        pulls = [p for p in self.forge.pulls() if p.branch == self.task(name).change.branch]
+        return sorted(pulls, key=lambda pull: pull.number)
 
     # Going on
 
@@ -103,7 +103,7 @@ class Loop(Parts):
             self._mains[claimed.item] = self.mirror.fetch_main()
 
     def perform(self, *, merges: bool = True) -> bool:
-        """Carry out what is due; whether there was anything."""
+        """Execute the due effects; return whether there were any."""
         due = [entry for entry in self.journal.due() if merges or entry.kind != "merge"]
         later = [entry.not_before for entry in due]
         self.clock.time = max(self.clock.time, min(later, default=0.0)) + 1
@@ -113,7 +113,7 @@ class Loop(Parts):
         return bool(ready)
 
     def settle(self, *, merges: bool = True) -> None:
-        """Look, decide and act until only agents, or a merge, are left to wait for."""
+        """Poll, decide and act until the sprint waits only for agents or a merge."""
         for _ in range(100):
             news = self.poller.poll()
             before = self.state
@@ -128,7 +128,7 @@ class Loop(Parts):
         return bool(self.ledger.load(self.sprint).facts)
 
     def end(self, name: str = "a", answer: str = "APPROVED") -> None:
-        """The agent, or the verification, at work on a task comes to its end."""
+        """End the running agent or verification of a task."""
         work, task = self.work(name), self.task(name)
         base = work.head or self.mirror.fetch_main()
         if work.head and not self.mirror.has(work.head):
@@ -160,7 +160,7 @@ class Loop(Parts):
         assert self.queue.settle(fact, token)
 
     def _merged(self, base: str, work: Work) -> tuple[str, tuple[Link, ...], tuple[str, ...]]:
-        """What a verification would look at: the tree, the chain to it, and what is in conflict."""
+        """Return the input of a verification: the tree, its chain, and the conflicts."""
         commit = base
         chain: list[Link] = []
         conflicts: tuple[str, ...] = ()
@@ -178,7 +178,7 @@ class Loop(Parts):
         self.settle(merges=merges)
 
     def run(self) -> None:
-        """Everybody does well until the sprint has ended."""
+        """Let agents and people succeed until the sprint has ended."""
         for _ in range(40):
             self.settle()
             busy = [t.id for t in self.state.tasks.values() if t.work]
@@ -199,7 +199,7 @@ class Loop(Parts):
         self.mirror.keep(f"refs/caloron/test/{commit}", commit)
         return commit
 
-    # Where a task can be
+    # The steps of a task
 
     def bring_to(self, state: str) -> None:
         """`running`: an agent fixes it; `in review`; `verifying`; `merging`: it is decided."""

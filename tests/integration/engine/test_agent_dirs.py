@@ -66,7 +66,7 @@ class Project:
         self.ledger.db.rows("UPDATE clock_offset SET ms = ms + ?", (minutes * MINUTE,))
 
     def begin(self, item: str = ITEM) -> int:
-        """An agent's process starts."""
+        """Start the process of an agent."""
         with self.ledger.db.transaction("begin") as connection:
             queue.enqueue(connection, item, "agent", "{}")
             taken = queue.claim(connection, ["agent"], holder="s", lease_ms=10**9, cap=9)
@@ -80,21 +80,21 @@ class Project:
             queue.settle(connection, item, token, status, "merged")
 
     def wake(self, number: int, status: str = "done", minutes: int = 12) -> None:
-        """A whole wake of the agent, which takes its time."""
+        """Run a whole wake of the agent that takes some time."""
         item = f"demo-1/a/{number}-implement"
         token = self.begin(item)
         self.wait(minutes)
         self.end(token, status, item)
 
     def lose(self, token: int, item: str = ITEM) -> None:
-        """The process of an agent disappears."""
+        """Let the process of an agent disappear."""
         with self.ledger.db.transaction("lose") as connection:
             lost = {"token": token, "last_line": "halfway"}
             queue.append_event(connection, "attempt_lost", lost, item=item)
             queue.reopen(connection, item, "its process is gone")
 
     def content(self, agent: str = "a") -> Any:
-        """Everything that the export wrote."""
+        """Return every file that the export wrote."""
         agent_dir = self.folder / "agents" / agent
         with closing(open_read_only(agent_dir / "state.sqlite")) as connection:
             rows = [
@@ -149,7 +149,7 @@ def test_a_folder_has_the_times_of_the_ledger_also_when_it_is_written_again(
 @pytest.mark.parametrize(
     "deleted", ["state.sqlite*", "cycle.json", "cycle.log", "cycle.*", "*", ".*.lock"]
 )
-def test_a_deleted_file_is_written_again_and_nothing_else_changes(
+def test_a_deleted_file_is_written_again_and_no_other_file_changes(
     project: Project, deleted: str
 ) -> None:
     _busy_history(project)
@@ -256,8 +256,8 @@ def test_changes_by_hand_are_reported_and_written_over_but_not_those_of_people(
         instance.db.rows("UPDATE work_items SET status = 'failed' WHERE id != ?", (ITEM,))
         instance.work_items.enqueue("my own", "note", {})
     (project.agent_dir / "cycle.json").write_text("{}")
-    found = {difference.target: difference.found for difference in project.differences()}
-    assert found == {
+    differences = {difference.target: difference.found for difference in project.differences()}
+    assert differences == {
         ITEM: "pending", at_work: "failed", waiting: "failed", "cycle.json": "other content"
     }  # fmt: skip
     project.export(compare=True)
@@ -293,7 +293,7 @@ def test_a_database_that_cannot_be_used_is_set_aside_and_written_again(
     assert len(list(project.agent_dir.glob("state.sqlite.*-*[0-9]"))) == 1
 
 
-def test_a_folder_of_version_0_4_goes_on_without_telling_anything_twice(project: Project) -> None:
+def test_a_folder_of_version_0_4_continues_without_repeated_entries(project: Project) -> None:
     project.wake(1)
     project.export()
     with closing(sqlite3.connect(project.agent_dir / "state.sqlite")) as connection:

@@ -1,4 +1,4 @@
-"""The last look before a merge counts the same words as the decision to merge."""
+"""The last check before a merge counts the same verdicts as the decision to merge."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OURS = "review/7/c2/1/3-review-1"
 EFFECT = Merge(key="merge/7/c2/c1", task="a", pull=7, head=HEAD, base="c1", message="")
 
 
-class ForgeThatAnswers:
+class ReviewedForge:
     def __init__(self, *reviews: ReviewSnapshot) -> None:
         self._reviews = list(reviews)
 
@@ -31,34 +31,34 @@ class ForgeThatAnswers:
         return Checks(state="green")
 
 
-def said(version: int, verdict: Any, author: str, body: str = "") -> ReviewSnapshot:
+def review(version: int, verdict: Any, author: str, body: str = "") -> ReviewSnapshot:
     return ReviewSnapshot(
         version=version, id=version, pull=7, head=HEAD, verdict=verdict, author=author, body=body
     )
 
 
-def look(task: Task, *reviews: ReviewSnapshot) -> None:
+def check_merge(task: Task, *reviews: ReviewSnapshot) -> None:
     state = new_state(planned("a"))
     state.tasks["a"] = task
-    forge = cast(Forge, ForgeThatAnswers(*reviews))
+    forge = cast(Forge, ReviewedForge(*reviews))
     MergeGate(forge, cast(Mirror, None), cast(Clock, None), lambda: state).check(EFFECT)
 
 
-def test_a_verdict_of_ours_that_was_taken_back_does_not_stop_a_merge() -> None:
-    no = said(2, "changes_requested", "caloron", f"CHANGES_NEEDED: more\n\n{marker(OURS)}")
-    yes = said(1, "approved", "ada")
+def test_a_voided_verdict_of_our_reviewer_does_not_stop_a_merge() -> None:
+    objection = review(2, "changes_requested", "caloron", f"CHANGES_NEEDED: more\n\n{marker(OURS)}")
+    approval = review(1, "approved", "ada")
     with pytest.raises(StaleHead, match="caloron asked for changes"):
-        look(Task(plan=planned("a"), merge=MergeState(merging=HEAD)), yes, no)
-    look(
+        check_merge(Task(plan=planned("a"), merge=MergeState(merging=HEAD)), approval, objection)
+    check_merge(
         Task(plan=planned("a"), merge=MergeState(merging=HEAD), review=ReviewState(voided=(OURS,))),
-        yes,
-        no,
+        approval,
+        objection,
     )
 
 
-def test_a_later_no_of_a_person_stops_a_merge() -> None:
+def test_a_later_objection_of_a_person_stops_a_merge() -> None:
     task = Task(
         plan=planned("a"), merge=MergeState(merging=HEAD), review=ReviewState(voided=(OURS,))
     )
     with pytest.raises(StaleHead, match="ada asked for changes"):
-        look(task, said(1, "approved", "caloron"), said(2, "changes_requested", "ada"))
+        check_merge(task, review(1, "approved", "caloron"), review(2, "changes_requested", "ada"))

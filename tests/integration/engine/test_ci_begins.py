@@ -1,4 +1,4 @@
-"""A CI that has not said anything about a new head yet is waited for, for a while."""
+"""A merge waits a limited time for a CI that has not reported on a new head yet."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ def forge(tmp_path: Path) -> Iterator[ForgeWithCI]:
     made.close()
 
 
-def decided(forge: ForgeWithCI, place: Path, file: str) -> Loop:
+def decided(forge: ForgeWithCI, folder: Path, file: str) -> Loop:
     """A sprint whose merge is decided, in a repository with this file."""
-    person = LocalPerson(place / "project", Clone(forge.remote().url, place / "clone"))
+    person = LocalPerson(folder / "project", Clone(forge.remote().url, folder / "clone"))
     person.push_main(file)
     person.forge.close()
-    (place / "home").mkdir()
-    loop = Loop(place / "home", cast(Forge, forge))
+    (folder / "home").mkdir()
+    loop = Loop(folder / "home", cast(Forge, forge))
     loop.bring_to("merging")
     loop.perform()
     loop.tick()
     return loop
 
 
-def test_a_ci_that_has_not_reported_is_waited_for_a_while_and_no_longer(
+def test_a_merge_waits_a_limited_time_for_a_ci_without_a_report(
     forge: ForgeWithCI, tmp_path: Path
 ) -> None:
     loop = decided(forge, tmp_path, ".gitlab-ci.yml")
@@ -67,7 +67,7 @@ def test_a_ci_that_has_not_reported_is_waited_for_a_while_and_no_longer(
     loop.close()
 
 
-def test_a_ci_that_reports_meanwhile_decides(forge: ForgeWithCI, tmp_path: Path) -> None:
+def test_a_ci_report_during_the_wait_decides(forge: ForgeWithCI, tmp_path: Path) -> None:
     loop = decided(forge, tmp_path, ".gitlab-ci.yml")
     forge.state = Checks(state="red", detail="build")
     loop.clock.time = loop.task().review.seen_at + 60
@@ -77,7 +77,7 @@ def test_a_ci_that_reports_meanwhile_decides(forge: ForgeWithCI, tmp_path: Path)
 
 
 @pytest.mark.parametrize(("file", "pages"), [("notes.txt", "https://x/"), (".gitlab-ci.yml", "")])
-def test_where_no_ci_can_report_nobody_waits(
+def test_a_merge_without_a_ci_does_not_wait(
     forge: ForgeWithCI, tmp_path: Path, file: str, pages: str
 ) -> None:
     forge.pages = pages

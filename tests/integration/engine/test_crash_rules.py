@@ -155,8 +155,8 @@ def test_rule_3_after_a_gap_in_the_loop_nothing_is_reaped_or_counted_as_a_stall(
         ledger=engine.ledger, clock=cast(Clock, FixedClock()), limits=Limits(), grace=True
     )
     workers = engine.workers()
-    told = load_tick_state({"sprint_id": engine.sprint}, context)
-    assert told["agents"].value == ()
+    tick_state = load_tick_state({"sprint_id": engine.sprint}, context)
+    assert tick_state["agents"].value == ()
     workers.reconcile(grace=True)
     assert engine.status() == "in_flight"
     workers.reconcile(grace=False)
@@ -180,8 +180,8 @@ def test_rule_4_the_cap_is_exact_with_many_workers_at_once(engine: Engine) -> No
     claims: list[object] = []
 
     def worker() -> None:
-        while (found := engine.queue.claim(("fix", "review"), cap=3)) is not None:
-            claims.append(found)
+        while (claim := engine.queue.claim(("fix", "review"), cap=3)) is not None:
+            claims.append(claim)
 
     threads = [threading.Thread(target=worker) for _ in range(8)]
     for thread in threads:
@@ -191,7 +191,7 @@ def test_rule_4_the_cap_is_exact_with_many_workers_at_once(engine: Engine) -> No
     assert len(claims) == 3
 
 
-FOUND: list[tuple[Effect, dict[str, Any], str]] = [
+EXISTING: list[tuple[Effect, dict[str, Any], str]] = [
     (CREATE, {"find_issue": ISSUE}, "create_issue"),
     (
         PostComment(key="comment/x", task="a", issue=7, body="b"),
@@ -220,11 +220,11 @@ FOUND: list[tuple[Effect, dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("effect", "there", "doing"), FOUND, ids=[d for _, _, d in FOUND])
-def test_rule_5_an_effect_that_was_intended_is_first_looked_for(
+@pytest.mark.parametrize(("effect", "there", "doing"), EXISTING, ids=[d for _, _, d in EXISTING])
+def test_rule_5_an_intended_effect_is_searched_before_it_is_repeated(
     engine: Engine, effect: Effect, there: dict[str, Any], doing: str
 ) -> None:
-    engine.mirror  # noqa: B018 (a merge is looked at there)
+    engine.mirror  # noqa: B018 (find() reads the merge from the mirror)
     engine.plan(effect)
     engine.journal.intend(engine.entry())
     forge = ScriptedForge(**there)
@@ -234,7 +234,7 @@ def test_rule_5_an_effect_that_was_intended_is_first_looked_for(
     assert engine.facts() != ()
 
 
-@pytest.mark.parametrize(("effect", "there", "doing"), FOUND, ids=[d for _, _, d in FOUND])
+@pytest.mark.parametrize(("effect", "there", "doing"), EXISTING, ids=[d for _, _, d in EXISTING])
 def test_rule_5_an_intended_effect_that_is_absent_is_done_once(
     engine: Engine, effect: Effect, there: dict[str, Any], doing: str
 ) -> None:
@@ -258,17 +258,17 @@ def test_rule_5_the_intention_is_on_disk_before_the_effect_is_done(engine: Engin
     engine.plan(CREATE)
     states: list[str] = []
 
-    class Looking(ScriptedForge):
+    class RecordingForge(ScriptedForge):
         def create_issue(self, *args: Any) -> IssueSnapshot:
             row = engine.ledger.db.row("SELECT state FROM actions")
             states.append(row["state"] if row else "")
             return ISSUE
 
-    engine.effects(Looking()).perform(engine.entry())
+    engine.effects(RecordingForge()).perform(engine.entry())
     assert states == ["intended"]
 
 
-def test_rule_5_a_push_is_told_with_its_commit_and_a_refusal_with_its_reason(
+def test_rule_5_a_push_reports_its_commit_and_a_refusal_its_reason(
     engine: Engine,
 ) -> None:
     engine.mirror  # noqa: B018
@@ -294,7 +294,7 @@ def test_rule_6_uncommitted_work_is_saved_before_its_workspace_is_removed(engine
     (workspace / "half.py").write_text("x = 1\n")
     (run_dir / "spec.json").write_text(json.dumps({"base": base}))
     engine.workers().adopt()
-    wait_for(lambda: engine.status() == "pending", "the attempt is given back")
+    wait_for(lambda: engine.status() == "pending", "the attempt returns to the queue")
     assert not workspace.exists()
     (saved,) = engine.events("work_salvaged")
     from caloron.git.command import git
@@ -310,13 +310,13 @@ def test_rule_6_a_workspace_that_cannot_be_saved_is_kept(engine: Engine) -> None
     (workspace / "half.py").write_text("x = 1\n")
     (run_dir / "spec.json").write_text(json.dumps({"base": engine.mirror.fetch_main()}))
     engine.workers().adopt()
-    wait_for(lambda: engine.status() == "pending", "the attempt is given back")
+    wait_for(lambda: engine.status() == "pending", "the attempt returns to the queue")
     assert (workspace / "half.py").exists()
     (noted,) = engine.events("salvage_failed")
     assert noted["kept"] == str(workspace)
 
 
-def test_rule_7_a_failed_read_means_wait_and_look_again_never_act(engine: Engine) -> None:
+def test_rule_7_a_failed_read_means_wait_and_read_again_never_act(engine: Engine) -> None:
     engine.plan(CREATE)
     engine.journal.intend(engine.entry())
     forge = ScriptedForge(find_issue=ForgeUnavailable("no answer"))
@@ -329,7 +329,7 @@ def test_rule_7_a_failed_read_means_wait_and_look_again_never_act(engine: Engine
     assert engine.facts() == ()
 
 
-def test_rule_7_an_effect_whose_answer_was_lost_is_looked_for_before_it_is_tried_again(
+def test_rule_7_an_effect_with_a_lost_answer_is_searched_before_it_is_retried(
     engine: Engine,
 ) -> None:
     engine.plan(CREATE)
@@ -364,7 +364,7 @@ def test_rule_7_the_object_is_read_again_before_it_is_labelled_or_closed(
 @pytest.mark.parametrize(
     ("later", "merged"), [("changes_requested", False), ("commented", True), ("approved", True)]
 )
-def test_rule_7_a_person_who_says_no_before_the_merge_is_done_is_heard(
+def test_rule_7_a_persons_objection_before_the_merge_stops_it(
     engine: Engine, later: Verdict, merged: bool
 ) -> None:
     engine.mirror  # noqa: B018
@@ -378,36 +378,36 @@ def test_rule_7_a_person_who_says_no_before_the_merge_is_done_is_heard(
     assert refused == ([] if merged else ["stale_head"])
 
 
-def test_a_merge_that_lacks_an_approval_waits_and_fills_no_diary(engine: Engine) -> None:
+def test_a_merge_that_lacks_an_approval_waits_without_an_event(engine: Engine) -> None:
     engine.plan(MERGE)
     missing = ApprovalMissing("waits for 1 more approval by people")
     effects = engine.effects(ScriptedForge(reviews=[], pull=PULL, branch=MAIN, merge=missing))
     effects.perform(engine.entry())
-    (told,) = engine.facts()
-    assert isinstance(told, EffectFailed)
-    assert (told.refusal, told.message) == ("waiting", "waits for 1 more approval by people")
+    (failure,) = engine.facts()
+    assert isinstance(failure, EffectFailed)
+    assert (failure.refusal, failure.message) == ("waiting", "waits for 1 more approval by people")
     assert engine.events("effect_failed") == []
 
 
-def test_rule_7_a_look_at_the_forge_that_fails_tells_nothing_and_is_made_again(
+def test_rule_7_a_failed_poll_reports_no_facts_and_is_repeated(
     engine: Engine,
 ) -> None:
     forge = ScriptedForge(poll=ForgeUnavailable("no answer"))
     poller = Poller(engine.ledger, engine.sprint, cast(Forge, forge), engine.signal, 0.01)
     poller.start()
-    wait_for(lambda: forge.asked.count("poll") >= 2, "it looks again")
+    wait_for(lambda: forge.asked.count("poll") >= 2, "the poller polls again")
     assert engine.facts() == ()
     forge.answers = {"poll": Poll((MAIN,), "5")}
-    wait_for(lambda: engine.facts() == (MAIN,), "what is new is told")
+    wait_for(lambda: engine.facts() == (MAIN,), "the new snapshot is a fact")
     poller.stop()
     assert engine.signal.errors == []
     assert engine.ledger.get(f"forge_cursor/{engine.sprint}") == "5"
 
 
-def test_nothing_is_done_to_a_forge_that_was_away_and_was_not_looked_at_since(
+def test_no_effect_runs_after_an_outage_before_the_next_poll(
     engine: Engine,
 ) -> None:
-    """A person may have said no meanwhile: that is heard first."""
+    """A person may have objected during the outage, so a poll comes first."""
     forge = ScriptedForge(find_issue=None, create_issue=ForgeUnavailable("no answer"))
     poller = engine.poller(forge)
     effects = engine.effects(forge, poller)
@@ -426,7 +426,7 @@ def test_nothing_is_done_to_a_forge_that_was_away_and_was_not_looked_at_since(
     assert forge.asked == ["find_issue", "create_issue"]
 
 
-def test_a_forge_that_only_has_to_finish_something_is_not_away(engine: Engine) -> None:
+def test_a_forge_that_answers_not_yet_is_not_unreachable(engine: Engine) -> None:
     forge = ScriptedForge(create_issue=NotYet("soon"))
     poller = engine.poller(forge)
     engine.plan(CREATE)
@@ -434,37 +434,37 @@ def test_a_forge_that_only_has_to_finish_something_is_not_away(engine: Engine) -
     assert poller.epoch is not None
 
 
-def test_the_loop_neither_acts_nor_ends_before_it_has_looked_after_an_outage() -> None:
-    """What a look brought in is decided on by the tick after it, before anything is done."""
+def test_after_an_outage_the_loop_polls_before_it_acts_or_ends() -> None:
+    """The tick after a poll decides on its snapshots before any effect is executed."""
     ticks = ["ended", "running", "ended"]
-    said: list[str] = []
-    looks = iter((None, 1, 1))
+    calls: list[str] = []
+    epochs = iter((None, 1, 1))
 
-    class Looking:
+    class EpochPoller:
         outage = None
 
         @property
         def epoch(self) -> int | None:
-            return next(looks)
+            return next(epochs)
 
     def tick(*, grace: bool) -> object:
         phase = ticks.pop(0)
-        said.append(f"tick: {phase}")
+        calls.append(f"tick: {phase}")
         sprint = SimpleNamespace(phase=phase, availability=SimpleNamespace(pause_reason=""))
         return SimpleNamespace(state=SimpleNamespace(sprint=sprint), moves=())
 
     def act(_state: object, *, epoch: int | None, grace: bool) -> None:
-        said.append(f"act: {epoch}")
+        calls.append(f"act: {epoch}")
 
     loop = cast(engine_module.Engine, SimpleNamespace(
         _sleep_detector=SimpleNamespace(in_grace=lambda: False), tick=tick, _report=lambda _: None,
-        act=act, wait_s=lambda _: 0.0, poller=Looking(), _stop_requested=threading.Event(),
+        act=act, wait_s=lambda _: 0.0, poller=EpochPoller(), _stop_requested=threading.Event(),
         signal=SimpleNamespace(errors=[]), workers=SimpleNamespace(idle=False),
         wake=SimpleNamespace(wait=lambda _: None),
     ))  # fmt: skip
     until_end = partial(engine_module.Engine._until_end, loop)
     engine_module.Engine.drive(loop, until_end)
-    assert said == ["tick: ended", "act: None", "tick: running", "act: 1", "tick: ended"]
+    assert calls == ["tick: ended", "act: None", "tick: running", "act: 1", "tick: ended"]
 
 
 def test_rule_8_large_outputs_are_files_and_the_ledger_keeps_a_reference(engine: Engine) -> None:
@@ -473,13 +473,13 @@ def test_rule_8_large_outputs_are_files_and_the_ledger_keeps_a_reference(engine:
     run_dir.mkdir(parents=True)
     (run_dir / "spec.json").write_text('{"framework": "stub"}')
     (run_dir / "output.log").write_text("x" * 1_000_000 + "\nAPPROVED\n")
-    told = [
+    facts = [
         collector.ended("a", Work(item="i", role=role), 1, {"exit_code": 0}, None)
         for role in ("review", "verify")
     ]  # fmt: skip
-    assert told[0].answer.endswith("APPROVED\n")
-    assert all(len(fact.answer) < 20_000 for fact in told)
-    assert told[1].log == str(run_dir / "output.log")
+    assert facts[0].answer.endswith("APPROVED\n")
+    assert all(len(fact.answer) < 20_000 for fact in facts)
+    assert facts[1].log == str(run_dir / "output.log")
 
 
 def test_rule_9_every_boundary_of_a_commit_an_effect_and_a_file_is_a_crash_point(

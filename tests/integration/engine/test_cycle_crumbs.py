@@ -11,7 +11,7 @@ from caloron.cycles.report import breadcrumb
 from caloron.cycles.state import CycleState
 from caloron.domain.model.effects import Describe, ReportProgress
 from caloron.domain.model.snapshots import has_section
-from caloron.engine import cycle_breadcrumbs as cycle_crumbs
+from caloron.engine import cycle_breadcrumbs
 from caloron.engine.cycle_breadcrumbs import Left, Place, Trail, effects_for, leave
 from caloron.errors import ForgeError, ForgeUnavailable, NotFound
 from caloron.forge.local.forge import LocalForge, create_local_forge
@@ -47,7 +47,7 @@ def state(cycle: int, step: str = "wrote a test", *, agent: str = "allegro") -> 
     )
 
 
-def told(project: Project, now: CycleState, number: int, *, pull: bool = False) -> Left:
+def leave_breadcrumb(project: Project, now: CycleState, number: int, *, pull: bool = False) -> Left:
     crumb = breadcrumb(now)
     assert crumb is not None
     return leave(project, now, crumb, Place(number=number, is_pull=pull))
@@ -55,11 +55,11 @@ def told(project: Project, now: CycleState, number: int, *, pull: bool = False) 
 
 def rows(project: Project) -> list[tuple[str, str]]:
     ledger = Ledger(project.ledger)
-    found = ledger.db.rows("SELECT kind, state FROM cycle_actions ORDER BY id")
+    actions = ledger.db.rows("SELECT kind, state FROM cycle_actions ORDER BY id")
     waiting = ledger.db.rows("SELECT 1 FROM inbox")
     ledger.close()
     assert not waiting
-    return [(row["kind"], row["state"]) for row in found]
+    return [(row["kind"], row["state"]) for row in actions]
 
 
 def test_the_first_cycle_leaves_a_comment_and_the_next_ones_a_section_too() -> None:
@@ -75,13 +75,15 @@ def test_the_first_cycle_leaves_a_comment_and_the_next_ones_a_section_too() -> N
     assert kinds(1, Trail(section=True)) == [ReportProgress, Describe]
 
 
-def test_the_same_step_after_another_one_is_news_again(project: Project, forge: LocalForge) -> None:
+def test_a_repeated_step_after_another_step_is_reported_again(
+    project: Project, forge: LocalForge
+) -> None:
     number = forge.create_issue("Broken", "").number
     for seq, step in enumerate(("test", "write", "test")):
-        assert told(project, state(2, step)._replace(seq=seq), number).done == 2
+        assert leave_breadcrumb(project, state(2, step)._replace(seq=seq), number).done == 2
     (comment,) = forge.comments(number)
     assert "last step: test" in comment.body
-    assert told(project, state(2, "test")._replace(seq=2), number).done == 0
+    assert leave_breadcrumb(project, state(2, "test")._replace(seq=2), number).done == 0
 
 
 def test_two_agents_at_one_issue_have_a_comment_and_a_section_each(
@@ -90,7 +92,7 @@ def test_two_agents_at_one_issue_have_a_comment_and_a_section_each(
     number = forge.create_issue("Broken", "It is broken.").number
     for cycle in (2, 3):
         for agent in ("allegro", "adagio"):
-            told(project, state(cycle, agent=agent), number)
+            leave_breadcrumb(project, state(cycle, agent=agent), number)
     assert len(forge.comments(number)) == 2
     body = forge.issue(number).body
     assert has_section(body, "cycle/allegro")
@@ -98,24 +100,24 @@ def test_two_agents_at_one_issue_have_a_comment_and_a_section_each(
     assert body.count("cycle 3") == 2
 
 
-def test_what_is_secret_is_said_nowhere(
+def test_a_breadcrumb_contains_no_secret(
     project: Project, forge: LocalForge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", "very-secret-value-1234")
-    number = forge.create_issue("Broken", "very-secret-value-1234 is hers to tell").number
-    told(project, state(2, "used very-secret-value-1234"), number)
+    number = forge.create_issue("Broken", "very-secret-value-1234 is her own secret").number
+    leave_breadcrumb(project, state(2, "used very-secret-value-1234"), number)
     assert "very-secret" not in forge.comments(number)[0].body
     assert forge.issue(number).body.count("very-secret-value-1234") == 1
 
 
-def test_a_place_that_is_not_there_is_named_and_nothing_is_begun(project: Project) -> None:
+def test_a_missing_issue_is_named_and_leaves_no_actions(project: Project) -> None:
     with pytest.raises(NotFound, match="#7"):
-        told(project, state(2), 7)
+        leave_breadcrumb(project, state(2), 7)
     assert rows(project) == []
 
 
 class _Refusing(LocalForge):
-    """A forge whose descriptions cannot be edited, or that is away."""
+    """A forge whose descriptions cannot be edited, or that is unreachable."""
 
     error: Exception = ForgeError("not here")
 
@@ -123,18 +125,20 @@ class _Refusing(LocalForge):
         raise self.error
 
 
-@pytest.mark.parametrize("error", [ForgeError("locked"), ForgeUnavailable("it is away")])
-def test_what_a_forge_refuses_is_told_and_done_by_the_next_call_that_can(
+@pytest.mark.parametrize("error", [ForgeError("locked"), ForgeUnavailable("unreachable")])
+def test_a_refused_effect_is_reported_and_repeated_by_the_next_call(
     project: Project, forge: LocalForge, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     number = forge.create_issue("Broken", "It is broken.").number
     monkeypatch.setattr(_Refusing, "error", error)
     with monkeypatch.context() as patched:
-        patched.setattr(cycle_crumbs, "open_forge", lambda p: _Refusing(p.path, actor="caloron"))
+        patched.setattr(
+            cycle_breadcrumbs, "open_forge", lambda p: _Refusing(p.path, actor="caloron")
+        )
         with pytest.raises(type(error)):
-            told(project, state(2), number)
-    open_or_not = "intended" if isinstance(error, ForgeUnavailable) else "failed"
-    assert rows(project) == [("progress", "done"), ("describe", open_or_not)]
-    assert told(project, state(2), number).trail.section
+            leave_breadcrumb(project, state(2), number)
+    description_state = "intended" if isinstance(error, ForgeUnavailable) else "failed"
+    assert rows(project) == [("progress", "done"), ("describe", description_state)]
+    assert leave_breadcrumb(project, state(2), number).trail.section
     assert [kind for kind, how in rows(project) if how == "done"] == ["progress", "describe"]
     assert len(forge.comments(number)) == 1

@@ -1,4 +1,4 @@
-"""A forge that calls a conflict what it has not looked at yet, as a busy Gitea does."""
+"""A forge may report a conflict before it has checked the merge, as a busy Gitea does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def says_conflict(at: Loop, times: int, monkeypatch: pytest.MonkeyPatch) -> list
     return asked
 
 
-def test_a_conflict_that_git_does_not_find_is_asked_about_again(
+def test_a_conflict_that_git_does_not_find_is_checked_again(
     loop: Loop,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -40,7 +40,7 @@ def test_a_conflict_that_git_does_not_find_is_asked_about_again(
     assert (loop.status(), len(asked)) == ("Done", 3)
 
 
-def test_a_forge_that_never_merges_it_is_believed_in_the_end(
+def test_a_forge_that_keeps_reporting_a_conflict_is_believed_in_the_end(
     loop: Loop,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -43,27 +43,27 @@ PLAN = (planned("a"), planned("b", "a"))
 
 
 class Replaced(CatalogueStages):
-    """The stages of the catalogue, some of which somebody else answers for."""
+    """The stages of the catalogue; the test replaces some of them."""
 
     def __init__(self, context: TickContext, instead: dict[str, Callable[[Json], Json]]) -> None:
         super().__init__(context)
         self._instead = instead
 
-    def run(self, stage: StageSpec, given: Value, call: Call) -> Json | Value:
+    def run(self, stage: StageSpec, inputs: Value, call: Call) -> Json | Value:
         if stage.name in self._instead:
-            return Value(self._instead[stage.name](given.value))
-        return super().run(stage, given, call)
+            return Value(self._instead[stage.name](inputs.value))
+        return super().run(stage, inputs, call)
 
 
 class MiniSprint:
-    """The loop of the engine, one thing after the other, with a forge in memory."""
+    """The loop of the engine in one thread, with a forge in memory."""
 
     def __init__(self, path: Path) -> None:
         self.ledger = Ledger(path)
-        # What is asked here is what the loop decides, not how durable it is.
+        # These tests check decisions, not durability.
         self.ledger.db.rows("PRAGMA synchronous = OFF")
-        given = Sprint(id="shop", number=0, goal="a shop", planning=Planning(given_plan=PLAN))
-        self.id = self.ledger.create_sprint(given, {}).id
+        sprint = Sprint(id="shop", number=0, goal="a shop", planning=Planning(given_plan=PLAN))
+        self.id = self.ledger.create_sprint(sprint, {}).id
         self.world = SprintDriver(new_state(*PLAN))
         self.clock = FixedClock(10_000.0)
         self.journal = Journal(self.ledger, self.id)
@@ -86,7 +86,7 @@ class MiniSprint:
         return saved
 
     def drain(self) -> bool:
-        """Carry out the effects that the journal holds; whether there were any."""
+        """Execute the effects in the journal; return whether there were any."""
         due = self.journal.due()
         for entry in due:
             self.journal.intend(entry)
@@ -95,7 +95,7 @@ class MiniSprint:
         return bool(due)
 
     def work(self) -> bool:
-        """Let one agent do well; whether there was one."""
+        """Let one agent succeed; return whether there was one."""
         roles = ("implement", "review", "fix", "resolve", "check", "verify")
         claimed = self.queue.claim(roles, cap=9)
         if claimed is None:
@@ -118,7 +118,7 @@ class MiniSprint:
         return {i: str(t.status) for i, t in state.tasks.items()}
 
     def run_until_an_agent_works(self) -> str:
-        """The item of an agent that was started and has said nothing since."""
+        """Start an agent that stays silent and return its item."""
         self.tick()
         self.drain()
         self.tick()
@@ -163,16 +163,16 @@ def test_every_stage_of_the_tick_is_replaced_by_a_test_here() -> None:
     assert {name for name in _stages() if f'"{name}"' not in source} == set()
 
 
-def _deleted(told: Json, name: str) -> Json:
-    """The graph without a stage: out of its list, or its value simply passed on."""
-    if isinstance(told, dict):
-        if told.get("op") == "Stage" and told["id"] == name:
+def _deleted(node: Json, name: str) -> Json:
+    """Return the graph without a stage; elsewhere than in a list, the value passes through."""
+    if isinstance(node, dict):
+        if node.get("op") == "Stage" and node["id"] == name:
             return {"op": "Sequential", "stages": []}
-        if told.get("op") == "Sequential":
-            kept = [one for one in told["stages"] if one.get("id") != name]
-            return {"op": "Sequential", "stages": [_deleted(one, name) for one in kept]}
-        return {key: _deleted(value, name) for key, value in told.items()}
-    return told
+        if node.get("op") == "Sequential":
+            kept = [stage for stage in node["stages"] if stage.get("id") != name]
+            return {"op": "Sequential", "stages": [_deleted(stage, name) for stage in kept]}
+        return {key: _deleted(value, name) for key, value in node.items()}
+    return node
 
 
 @pytest.mark.parametrize("stage", _stages())
@@ -193,7 +193,7 @@ def test_a_stage_that_is_deleted_from_the_shipped_graph_stops_every_tick(
 
 
 @pytest.mark.parametrize("text", [b"{}", b"", b"{", None])
-def test_a_shipped_graph_that_is_none_is_named(
+def test_an_invalid_shipped_graph_is_named(
     text: bytes | None, sprint: MiniSprint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tick_module, "composition", lambda name: text)
@@ -205,20 +205,20 @@ def test_a_shipped_graph_that_is_none_is_named(
         tick_graph.cache_clear()
 
 
-def test_without_load_tick_state_the_tick_decides_on_a_state_that_is_over(
+def test_without_load_tick_state_the_tick_decides_on_a_stale_state(
     sprint: MiniSprint,
 ) -> None:
-    """What it passes on is the state of its first look."""
+    """The replacement passes on the state that it read first."""
     from caloron.stages.tick import load_tick_state
 
     kept: list[Json] = []
     context = TickContext(ledger=sprint.ledger, clock=sprint.clock, limits=Limits())
 
-    def first_look(given: Json) -> Json:
-        kept.append(kept[0] if kept else load_tick_state(given, context))
+    def first_state(inputs: Json) -> Json:
+        kept.append(kept[0] if kept else load_tick_state(inputs, context))
         return kept[-1]
 
-    sprint.instead["load_tick_state"] = first_look
+    sprint.instead["load_tick_state"] = first_state
     sprint.tick()
     with pytest.raises(StaleTick, match="changed by another tick"):
         sprint.tick()
@@ -227,19 +227,19 @@ def test_without_load_tick_state_the_tick_decides_on_a_state_that_is_over(
 @pytest.mark.parametrize(
     ("stage", "instead"),
     [
-        # Nobody sees the issues that were opened.
-        ("github_poll_events", lambda given: {"events": [], "polled_at": ""}),
-        # What was seen does not reach the decision.
+        # The opened issues stay unseen.
+        ("github_poll_events", lambda inputs: {"events": [], "polled_at": ""}),
+        # The snapshots do not reach the decision.
         (
             "project_poll_to_eval",
-            lambda given: {**given, "events": [], "stall_threshold_m": 20},
+            lambda inputs: {**inputs, "events": [], "stall_threshold_m": 20},
         ),
-        # Nothing that was decided is ever done.
-        ("execute_actions", lambda given: {"actions_taken": [], "errors": [], "rows": []}),
-        # Decisions do not reach those who make rows of them.
+        # No decision is ever executed.
+        ("execute_actions", lambda inputs: {"actions_taken": [], "errors": [], "rows": []}),
+        # Decisions do not reach the stage that makes rows of them.
         (
             "project_all_to_execute",
-            lambda given: {**given, "dag_actions": [], "supervisor_actions": []},
+            lambda inputs: {**inputs, "dag_actions": [], "supervisor_actions": []},
         ),
     ],
 )
@@ -254,19 +254,19 @@ def test_without_a_stage_on_the_way_from_events_to_rows_no_task_gets_its_issue(
 @pytest.mark.parametrize(
     ("stage", "instead"),
     [
-        # There is not even a plan.
-        ("dag_evaluate", lambda given: {"state": given["state"], "actions": [], "moves": []}),
+        # Without a decision there is no plan.
+        ("dag_evaluate", lambda inputs: {"state": inputs["state"], "actions": [], "moves": []}),
         # The decision is not what is saved.
         (
             "build_tick_output",
-            lambda given: {"state": given["state"], "now": given["now"], "moves": [], "rows": [],
-                           "loaded": given["loaded"], "actions_taken": [], "errors": [],
+            lambda inputs: {"state": inputs["state"], "now": inputs["now"], "moves": [], "rows": [],
+                           "loaded": inputs["loaded"], "actions_taken": [], "errors": [],
                            "polled_at": "", "interventions": {}},
         ),
-        # Nothing is remembered.
+        # No state is saved.
         (
             "save_tick_state",
-            lambda given: {"state": given["tick_result"]["state"], "moves": [], "changed": False,
+            lambda inputs: {"state": inputs["tick_result"]["state"], "moves": [], "changed": False,
                            "actions_taken": [], "errors": [], "persisted_path": ""},
         ),
     ],
@@ -290,31 +290,31 @@ def test_with_every_stage_a_silent_agent_is_probed(sprint: MiniSprint) -> None:
 
 
 def _all_due(sprint: MiniSprint) -> list[Any]:
-    found = []
+    entries = []
     while due := sprint.journal.due():
         for entry in due:
-            found.append(entry)
+            entries.append(entry)
             sprint.journal.intend(entry)
             sprint.journal.record(entry, [])
-    return found
+    return entries
 
 
 @pytest.mark.parametrize(
     ("stage", "instead"),
     [
-        ("check_agent_health", lambda given: {"results": []}),
+        ("check_agent_health", lambda inputs: {"results": []}),
         (
             "project_health_to_intervention",
-            lambda given: {**given, "results": [], "state": given["eval"]["state"]},
+            lambda inputs: {**inputs, "results": [], "state": inputs["eval"]["state"]},
         ),
         (
             "decide_intervention",
-            lambda given: {"actions": [], "updated_interventions": {}, "state": given["state"]},
+            lambda inputs: {"actions": [], "updated_interventions": {}, "state": inputs["state"]},
         ),
         (
             "project_all_to_execute",
-            lambda given: {
-                **given, "dag_actions": given["eval"]["actions"], "supervisor_actions": []
+            lambda inputs: {
+                **inputs, "dag_actions": inputs["eval"]["actions"], "supervisor_actions": []
             },
         ),
     ],
@@ -350,11 +350,11 @@ def test_no_stage_of_the_tick_calls_another_stage_or_the_engine() -> None:
 def test_values_of_a_tick_are_the_same_when_they_are_written_between_its_stages(
     sprint: MiniSprint,
 ) -> None:
-    """In one process stages hand their values on; another process would get them as text."""
+    """Stages of one process pass values on; another process would receive text."""
 
     def by_text(name: str) -> Callable[[Json], Json]:
         execute = stage_function(name)
-        return lambda given: json.loads(Value(execute(json.loads(Value(given).text))).text)
+        return lambda inputs: json.loads(Value(execute(json.loads(Value(inputs).text))).text)
 
     for name in _stages():
         if name not in ("load_tick_state", "save_tick_state"):
@@ -369,10 +369,10 @@ def _state(sprint: MiniSprint) -> Json:
     return in_process_state(sprint.ledger.state(sprint.id))
 
 
-def test_in_one_process_nobody_writes_the_state_between_two_stages(
+def test_in_one_process_the_state_is_not_written_between_two_stages(
     sprint: MiniSprint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would take most of the time of a tick."""
+    """Writing the state would take most of the time of a tick."""
 
     def refuse(state: Any) -> Json:
         raise AssertionError("a stage asked for the state as JSON")

@@ -1,4 +1,4 @@
-"""Stages that are programs run confined: they reach what they declare, and nothing else."""
+"""Stages that are programs run in a sandbox and reach only their declared resources."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from caloron.graph.types import ANY
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing")
 
 
-def _answer(home: Path, code: str, given: Any, *effects: Effect) -> Any:
+def _answer(home: Path, code: str, value: Any, *effects: Effect) -> Any:
     at = GraphRuntime(home)
     stage = define("s", ANY, ANY, code=code, language="python", effects=effects or (PURE,))
     at.catalogue.add(stage)
     prepared = prepare(Graph("g", "1", Stage(stage.id)), at.catalogue)
-    return at.run(prepared, given, RunOptions(run_id="r", cached=False)).output
+    return at.run(prepared, value, RunOptions(run_id="r", cached=False)).output
 
 
-def test_only_stages_that_declare_the_network_have_it_and_it_is_the_public_one(tmp_path):
-    # Nothing is sent elsewhere: what a stage may reach answers or refuses on this machine.
+def test_only_stages_that_declare_the_network_reach_the_public_network(tmp_path):
+    # Every request stays on this machine.
     code = """def execute(port):
     import os, socket, urllib.error, urllib.request
-    found = []
+    reached = []
     try:
         socket.create_connection(("127.0.0.1", port), 2).close()
-        found.append("direct")
+        reached.append("direct")
     except OSError:
         pass
     for name in ("no_proxy", "NO_PROXY"):
@@ -44,10 +44,10 @@ def test_only_stages_that_declare_the_network_have_it_and_it_is_the_public_one(t
     try:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=20)
     except urllib.error.HTTPError as error:
-        found.append(f"the proxy says {error.code}")
+        reached.append(f"the proxy says {error.code}")
     except OSError:
         pass
-    return found
+    return reached
 """
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -55,7 +55,7 @@ def test_only_stages_that_declare_the_network_have_it_and_it_is_the_public_one(t
         assert _answer(tmp_path, code, port, NETWORK) == ["the proxy says 403"]
 
 
-_LOOK = """def execute(path):
+_READ_FILE = """def execute(path):
     import os
     try:
         return open(path).read()
@@ -64,20 +64,20 @@ _LOOK = """def execute(path):
 """
 
 
-def test_files_are_there_only_where_they_are_declared(tmp_path):
+def test_only_declared_files_can_be_read(tmp_path):
     secret = tmp_path / "secret.txt"
-    secret.write_text("told")
+    secret.write_text("content")
     os.chmod(secret, 0o644)  # noqa: PTH101  # also for a user who owns nothing
     home = tmp_path / "home"
-    assert _answer(home, _LOOK, str(secret)) == "FileNotFoundError"
-    assert _answer(home, _LOOK, str(secret), Effect("FsRead", str(secret))) == "told"
+    assert _answer(home, _READ_FILE, str(secret)) == "FileNotFoundError"
+    assert _answer(home, _READ_FILE, str(secret), Effect("FsRead", str(secret))) == "content"
 
 
-def test_only_what_is_declared_can_be_written(tmp_path):
+def test_only_declared_folders_can_be_written(tmp_path):
     target = tmp_path / "target"
     target.mkdir()
     target.chmod(0o777)
-    code = f"""def execute(given):
+    code = f"""def execute(value):
     open("{target}/written", "w").write("here")
     return True
 """
@@ -90,38 +90,38 @@ def test_only_what_is_declared_can_be_written(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["/no/such/place", "/proc/1"])
-def test_what_cannot_be_given_to_a_stage_is_a_failure_of_its_node(path, tmp_path):
+def test_a_path_that_cannot_be_bound_fails_the_node(path, tmp_path):
     with pytest.raises(StageFailed, match="it cannot be confined") as failed:
         _answer(tmp_path, "def execute(x):\n    return x\n", 1, Effect("FsWrite", path))
     assert failed.value.path == "$.root"
     assert list((tmp_path / "graph" / "calls").iterdir()) == []
 
 
-def test_nothing_of_the_environment_and_of_earlier_calls_is_there(tmp_path, monkeypatch):
+def test_a_stage_sees_neither_the_environment_nor_files_of_earlier_calls(tmp_path, monkeypatch):
     monkeypatch.setenv("GITEA_TOKEN", "hidden")
-    code = """def execute(given):
+    code = """def execute(value):
     import os
-    found = sorted(os.listdir("."))
+    files = sorted(os.listdir("."))
     open("left", "w").write("x")
-    return {"files": found, "token": "GITEA_TOKEN" in os.environ, "user": os.getuid() == 0}
+    return {"files": files, "token": "GITEA_TOKEN" in os.environ, "user": os.getuid() == 0}
 """
     for _ in range(2):
-        told = _answer(tmp_path, code, 1)
-        assert told == {"files": [], "token": False, "user": False}
+        answer = _answer(tmp_path, code, 1)
+        assert answer == {"files": [], "token": False, "user": False}
     assert list((tmp_path / "graph" / "calls").iterdir()) == []
 
 
-def test_what_a_killed_process_left_goes_when_it_is_old(tmp_path):
+def test_old_folders_of_killed_processes_are_removed(tmp_path):
     calls = tmp_path / "graph" / "calls"
     for name, age in (("call-old", 7200), ("call-young", 10)):
         (calls / name).mkdir(parents=True)
         then = time.time() - age
         os.utime(calls / name, (then, then))
     assert _answer(tmp_path, "def execute(x):\n    return x\n", 1) == 1
-    assert [place.name for place in calls.iterdir()] == ["call-young"]
+    assert [path.name for path in calls.iterdir()] == ["call-young"]
 
 
-def test_where_nothing_can_be_confined_no_stage_runs(tmp_path, monkeypatch):
+def test_without_a_sandbox_no_stage_runs(tmp_path, monkeypatch):
     from caloron.errors import PreconditionFailed
 
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -1,4 +1,4 @@
-"""A token that can be read only after the redactor was made is hidden all the same."""
+"""A token that becomes readable after the redactor exists is hidden, too."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def test_a_token_that_becomes_readable_later_is_redacted_everywhere(tmp_path: Pa
     assert Token(tokens_of(config).own, config.host, "token").value() == TOKEN
 
     assert TOKEN not in redactor.text(f"fatal: http://ada:{TOKEN}@127.0.0.1/shop.git")
-    assert TOKEN.encode() not in stream.feed(f"said {TOKEN}\n".encode()) + stream.finish()
-    # Processes that redact by themselves are given it.
+    assert TOKEN.encode() not in stream.feed(f"token {TOKEN}\n".encode()) + stream.finish()
+    # Processes that redact by themselves receive the token.
     assert TOKEN in learned_secrets().values()
 
     # A renewed token is hidden, and so is the one before it.

@@ -1,4 +1,4 @@
-"""What the executor tells about a merge, on a real forge and real git."""
+"""The facts that the executor reports about a merge, on a real forge and real git."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TITLE = "Merge pull request #1: [a] A"
 
 
 class BlindForge:
-    """A forge that cannot be told the base of a merge, as those on other machines are."""
+    """A forge that accepts no base for a merge, like a forge on another machine."""
 
     def __init__(self, forge: LocalForge) -> None:
         self._forge = forge
@@ -58,14 +58,14 @@ class BlindForge:
 class Bench:
     """A journal, an executor and a blind forge with one open pull request."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        self.forge = create_local_forge(place, name="demo")
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.forge = create_local_forge(folder, name="demo")
         self.blind = BlindForge(self.forge)
-        self.mirror = Mirror(place / "mirror.git", self.forge.remote())
+        self.mirror = Mirror(folder / "mirror.git", self.forge.remote())
         self.mirror.ensure()
         self.main = self.mirror.fetch_main()
-        self.ledger = Ledger(place / "ledger.sqlite")
+        self.ledger = Ledger(folder / "ledger.sqlite")
         sprint = Sprint(id="demo", number=0, goal="g", phase="running")
         self.sprint = self.ledger.create_sprint(sprint, {}).id
         self.journal = Journal(self.ledger, self.sprint)
@@ -77,7 +77,7 @@ class Bench:
             clock,
             lambda: self.ledger.state(self.sprint),
         )
-        runs, signal = RunDirs(place / "runs"), LoopSignal(Wake(place / "wake"))
+        runs, signal = RunDirs(folder / "runs"), LoopSignal(Wake(folder / "wake"))
         self.effects = EffectExecutor(self.journal, self.operations, runs, clock, signal)
         self.head = self.commit("a.txt", "a\n", self.main)
         key = "pull/demo-1/a/1"
@@ -86,9 +86,9 @@ class Bench:
 
     def commit(self, name: str, text: str, *parents: str) -> str:
         """A commit in our own repository that changes one file of its first parent."""
-        clone = self.place / "clone"
+        clone = self.folder / "clone"
         if not clone.exists():
-            git(self.place, "clone", "-q", str(self.mirror.path), str(clone))
+            git(self.folder, "clone", "-q", str(self.mirror.path), str(clone))
         git(clone, "fetch", "-q", "origin", "+refs/*:refs/all/*")
         git(clone, "checkout", "-q", "--detach", parents[0])
         (clone / name).write_text(text, "utf-8")
@@ -142,13 +142,13 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def done(facts: list[Fact]) -> EffectDone:
-    (found,) = [f for f in facts if isinstance(f, EffectDone) and f.kind != "push"]
-    return found
+    (fact,) = [f for f in facts if isinstance(f, EffectDone) and f.kind != "push"]
+    return fact
 
 
 def failed(facts: list[Fact]) -> EffectFailed:
-    (found,) = [f for f in facts if isinstance(f, EffectFailed)]
-    return found
+    (fact,) = [f for f in facts if isinstance(f, EffectFailed)]
+    return fact
 
 
 def verified(bench: Bench) -> tuple[Merge, str]:
@@ -158,22 +158,22 @@ def verified(bench: Bench) -> tuple[Merge, str]:
     return msgspec.structs.replace(bench.merge(), tree=merged.tree), merged.commit
 
 
-def test_a_merge_is_told_with_its_commit_and_the_tree_that_main_has_now(bench: Bench) -> None:
+def test_a_merge_reports_its_commit_and_the_tree_of_main(bench: Bench) -> None:
     effect, _ = verified(bench)
-    told = done(bench.do(bench.merge()))
-    assert told.commit == bench.forge.pull(1).merge_commit
-    assert (told.tree, told.by_us) == (effect.tree, True)
+    fact = done(bench.do(bench.merge()))
+    assert fact.commit == bench.forge.pull(1).merge_commit
+    assert (fact.tree, fact.by_us) == (effect.tree, True)
 
 
-def test_a_merge_into_a_main_that_moved_is_told_with_another_tree(bench: Bench) -> None:
+def test_a_merge_into_a_moved_main_reports_another_tree(bench: Bench) -> None:
     effect, _ = verified(bench)
     bench.blind.before_merge = lambda: bench.push_main("b.txt", "b\n")
-    told = done(bench.do(bench.merge()))
-    assert told.tree not in ("", effect.tree)
-    assert bench.text(told.commit) == {"a.txt": "a\n", "b.txt": "b\n"}
+    fact = done(bench.do(bench.merge()))
+    assert fact.tree not in ("", effect.tree)
+    assert bench.text(fact.commit) == {"a.txt": "a\n", "b.txt": "b\n"}
 
 
-def test_a_merge_whose_answer_was_lost_is_told_exactly_as_if_it_had_come(bench: Bench) -> None:
+def test_a_merge_with_a_lost_answer_reports_the_same_facts(bench: Bench) -> None:
     bench.blind.before_merge = lambda: bench.push_main("b.txt", "b\n")
     first = bench.operations.do(bench.merge())
     bench.push_main("c.txt", "c\n")
@@ -182,31 +182,31 @@ def test_a_merge_whose_answer_was_lost_is_told_exactly_as_if_it_had_come(bench: 
     assert done(list(again)) == done(list(first))
 
 
-def test_a_merge_by_a_person_is_not_taken_for_ours(bench: Bench) -> None:
-    person = LocalForge(bench.place, actor="ada")
+def test_a_merge_by_a_person_is_not_reported_as_ours(bench: Bench) -> None:
+    person = LocalForge(bench.folder, actor="ada")
     person.merge(1, bench.head, "", "Merge branch a")
     person.close()
-    found = bench.operations.find(bench.merge())
-    assert found is not None
-    assert not done(list(found)).by_us
+    facts = bench.operations.find(bench.merge())
+    assert facts is not None
+    assert not done(list(facts)).by_us
     assert not done(bench.do(bench.merge())).by_us
 
 
-def test_a_person_who_merges_in_the_last_moment_has_merged_it(bench: Bench) -> None:
-    """After all our looks, and before the forge hears us: a red main is then theirs to settle."""
+def test_a_merge_by_a_person_after_the_last_check_is_the_persons(bench: Bench) -> None:
+    """The person merges after our last check, so a red main is not reverted by the sprint."""
 
     def merges() -> None:
-        person = LocalForge(bench.place, actor="ada")
+        person = LocalForge(bench.folder, actor="ada")
         person.merge(1, bench.head, "", "Merge branch a")
         person.close()
 
     bench.blind.before_merge = merges
-    told = done(bench.do(bench.merge()))
-    assert (told.commit, told.by_us) == (bench.forge.pull(1).merge_commit, False)
+    fact = done(bench.do(bench.merge()))
+    assert (fact.commit, fact.by_us) == (bench.forge.pull(1).merge_commit, False)
 
 
 class ForgeWithAnotherBranch(BlindForge):
-    """Somebody chose another base for the pull request just before it was merged."""
+    """A forge where a person changes the base of the pull request just before its merge."""
 
     commit = ""
 
@@ -224,7 +224,7 @@ class ForgeWithAnotherBranch(BlindForge):
 
 
 @pytest.mark.parametrize("fetched", [False, True])
-def test_what_was_merged_into_another_branch_is_not_told_as_a_merge(
+def test_a_merge_into_another_branch_is_reported_as_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fetched: bool
 ) -> None:
     monkeypatch.setattr(merging, "_PAUSES_S", (0.0,))
@@ -234,8 +234,8 @@ def test_what_was_merged_into_another_branch_is_not_told_as_a_merge(
     commit = bench.commit("dev.txt", "dev\n", bench.head) if fetched else "d" * 40
     elsewhere.before_merge = lambda: setattr(elsewhere, "commit", commit)
     facts = bench.do(bench.merge())
-    told = failed(facts)
-    assert (told.refusal, told.message) == (
+    failure = failed(facts)
+    assert (failure.refusal, failure.message) == (
         "elsewhere",
         f"pull request #1 was merged as {commit[:12]}, which is not on main",
     )
@@ -257,12 +257,12 @@ def test_a_merge_waits_for_the_forges_ci_and_obeys_it(
     bench: Bench, state: Any, refusal: str, message: str
 ) -> None:
     bench.blind.state = Checks(state=state, detail="build, lint")
-    told = failed(bench.do(bench.merge()))
-    assert (told.refusal, told.message) == (refusal, message)
+    failure = failed(bench.do(bench.merge()))
+    assert (failure.refusal, failure.message) == (refusal, message)
     assert bench.forge.pull(1).state == "open"
 
 
-def test_that_the_ci_is_still_pending_is_not_written_into_the_diary_again_and_again(
+def test_a_pending_ci_is_recorded_once(
     bench: Bench,
 ) -> None:
     bench.blind.state = Checks(state="pending", detail="build")
@@ -271,7 +271,7 @@ def test_that_the_ci_is_still_pending_is_not_written_into_the_diary_again_and_ag
     assert rows == []
 
 
-def test_a_merge_that_came_too_late_is_told_with_the_main_that_was_there(bench: Bench) -> None:
+def test_a_late_merge_reports_the_main_of_that_moment(bench: Bench) -> None:
     bench.push_main("b.txt", "b\n")
     bench.operations._forge = bench.forge
     facts = bench.do(bench.merge())
@@ -291,12 +291,12 @@ def reverted(bench: Bench, effect: MakeRevert) -> tuple[str, str]:
     main = bench.mirror.fetch_main()
     without = bench.mirror.merge(main, made.head, "m")
     assert not isinstance(without, Conflict)
-    again = bench.mirror.merge(without.commit, made.again, "m")
+    again = bench.mirror.merge(without.commit, made.reapply_commit, "m")
     assert not isinstance(again, Conflict)
     return without.commit, again.commit
 
 
-def test_a_revert_takes_out_the_change_and_nothing_that_came_before_or_after(bench: Bench) -> None:
+def test_a_revert_removes_only_its_change(bench: Bench) -> None:
     bench.blind.before_merge = lambda: bench.push_main("b.txt", "b\n")
     merged = done(bench.do(bench.merge())).commit
     bench.push_main("c.txt", "c\n")
@@ -305,7 +305,7 @@ def test_a_revert_takes_out_the_change_and_nothing_that_came_before_or_after(ben
     assert bench.text(again) == {"a.txt": "a\n", "b.txt": "b\n", "c.txt": "c\n"}
 
 
-def test_a_squashed_merge_is_taken_out_too(bench: Bench) -> None:
+def test_a_squashed_merge_can_be_reverted(bench: Bench) -> None:
     parent = bench.push_main("b.txt", "b\n")
     squashed = bench.commit("a.txt", "a\n", parent)
     url = bench.forge.remote().url
@@ -316,7 +316,7 @@ def test_a_squashed_merge_is_taken_out_too(bench: Bench) -> None:
     assert bench.text(again) == {"a.txt": "a\n", "b.txt": "b\n"}
 
 
-def test_a_rebased_merge_of_several_commits_is_taken_out_whole(bench: Bench) -> None:
+def test_a_rebased_merge_of_several_commits_is_reverted_as_a_whole(bench: Bench) -> None:
     second = bench.commit("a2.txt", "a2\n", bench.head)
     parent = bench.push_main("b.txt", "b\n")
     rebased = bench.commit("a2.txt", "a2\n", bench.commit("a.txt", "a\n", parent))
@@ -327,7 +327,7 @@ def test_a_rebased_merge_of_several_commits_is_taken_out_whole(bench: Bench) -> 
     assert bench.text(again) == {"a.txt": "a\n", "a2.txt": "a2\n", "b.txt": "b\n"}
 
 
-def test_a_fast_forwarded_merge_is_taken_out_too(bench: Bench) -> None:
+def test_a_fast_forwarded_merge_can_be_reverted(bench: Bench) -> None:
     url = bench.forge.remote().url
     git(bench.mirror.path, "push", "-q", url, f"{bench.head}:refs/heads/main")
     without, _ = reverted(bench, bench.revert(bench.head))
@@ -343,7 +343,7 @@ def test_the_same_revert_made_twice_is_the_same_commit(bench: Bench) -> None:
     assert bench.operations.do(effect) == first
 
 
-def test_a_revert_of_what_was_changed_since_is_a_conflict_that_names_the_file(
+def test_a_revert_of_a_file_that_changed_since_is_a_conflict_that_names_the_file(
     bench: Bench,
 ) -> None:
     merged = done(bench.do(bench.merge())).commit
@@ -355,21 +355,25 @@ def test_a_revert_of_what_was_changed_since_is_a_conflict_that_names_the_file(
     assert bench.forge.branch("caloron/revert/demo-1/a/1") is None
 
 
-class ForgeThatMustBeTold(BlindForge):
-    """A forge that does not see by itself that what was pushed to main merges a pull request."""
+class ForgeWithoutDetection(BlindForge):
+    """A forge that does not detect a merge by a push to main."""
 
-    told = ""
+    marked_commit = ""
 
     def pull(self, number: int) -> PullSnapshot:
         seen = self._forge.pull(number)
-        return seen if self.told else msgspec.structs.replace(seen, state="open", merge_commit="")
+        return (
+            seen
+            if self.marked_commit
+            else msgspec.structs.replace(seen, state="open", merge_commit="")
+        )
 
     def mark_merged(self, number: int, commit: str) -> PullSnapshot:
-        self.told = commit
+        self.marked_commit = commit
         return self.pull(number)
 
 
-def test_the_verified_commit_itself_lands(bench: Bench) -> None:
+def test_the_verified_commit_itself_is_pushed_to_main(bench: Bench) -> None:
     bench.operations._forge = bench.forge
     effect, commit = verified(bench)
     facts = done(bench.do(effect))
@@ -378,16 +382,16 @@ def test_the_verified_commit_itself_lands(bench: Bench) -> None:
 
 
 def test_a_merge_that_was_killed_after_its_push_is_found_again(bench: Bench) -> None:
-    forge = ForgeThatMustBeTold(bench.forge)
+    forge = ForgeWithoutDetection(bench.forge)
     bench.operations._forge = cast(Forge, forge)
     effect, commit = verified(bench)
     assert bench.operations.find(effect) is None
     bench.forge.push(bench.mirror.path, "main", commit, bench.main)
     bench.push_main("b.txt", "b\n")
-    found = bench.operations.find(effect)
-    assert found is not None
-    assert (done(list(found)).commit, done(list(found)).by_us) == (commit, True)
-    assert forge.told == commit
+    facts = bench.operations.find(effect)
+    assert facts is not None
+    assert (done(list(facts)).commit, done(list(facts)).by_us) == (commit, True)
+    assert forge.marked_commit == commit
 
 
 def test_another_tree_than_the_verified_one_is_left_to_the_forge(bench: Bench) -> None:

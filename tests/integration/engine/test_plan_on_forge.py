@@ -1,4 +1,4 @@
-"""A sprint whose plan waits on the forge: the engine goes on when a person there says so."""
+"""A sprint whose plan waits on the forge continues after the approval of a person."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.support.home import Home, writes
 T = TypeVar("T")
 
 
-class Somebody:
-    """Looks on, and answers for the plan as a test says."""
+class ScriptedListener:
+    """Records the messages and answers for the plan with a function of the test."""
 
-    def __init__(self, thinks: Callable[[Callable[[], bool]], Approval]) -> None:
-        self._thinks = thinks
+    def __init__(self, decide: Callable[[Callable[[], bool]], Approval]) -> None:
+        self._decide = decide
         self.lines: list[str] = []
 
     def transitions(self, state: State, moves: tuple[Moved, ...]) -> None: ...
@@ -39,15 +39,15 @@ class Somebody:
         self.lines.append(line)
 
     def approve_plan(self, state: State, poll: Callable[[], bool]) -> Approval:
-        return self._thinks(poll)
+        return self._decide(poll)
 
 
-def nobody_here(_: Callable[[], bool]) -> Approval:
+def no_terminal(_: Callable[[], bool]) -> Approval:
     return ON_FORGE
 
 
-def thinks_until_decided(poll: Callable[[], bool]) -> Approval:
-    """As the prompt of a terminal does where nobody types."""
+def waits_for_the_forge(poll: Callable[[], bool]) -> Approval:
+    """Wait as the prompt of a terminal without input waits."""
     while not poll():
         time.sleep(0.05)
     return ON_FORGE
@@ -56,8 +56,8 @@ def thinks_until_decided(poll: Callable[[], bool]) -> Approval:
 class Running:
     """A sprint in a thread of its own, and the forge as a person sees it."""
 
-    def __init__(self, session: Session, engine: Engine, watcher: Somebody) -> None:
-        self.engine, self.watcher, self.session = engine, watcher, session
+    def __init__(self, session: Session, engine: Engine, listener: ScriptedListener) -> None:
+        self.engine, self.listener, self.session = engine, listener, session
         self.person = LocalForge(session.project.path, actor="anna")
         self.result: State | None = None
         self._thread = threading.Thread(target=self._run)
@@ -66,18 +66,18 @@ class Running:
     def _run(self) -> None:
         self.result = self.engine.run()
 
-    def wait_for(self, look: Callable[[], T | None]) -> T:
+    def wait_for(self, read: Callable[[], T | None]) -> T:
         for _ in range(1200):
-            if found := look():
-                return found
+            if value := read():
+                return value
             time.sleep(0.05)
-        raise AssertionError("it never comes")
+        raise AssertionError("the expected state never comes")
 
     def plan_issue(self) -> IssueSnapshot:
-        def look() -> IssueSnapshot | None:
+        def read() -> IssueSnapshot | None:
             return next((i for i in self.person.issues() if "caloron:plan" in i.labels), None)
 
-        return self.wait_for(look)
+        return self.wait_for(read)
 
     def comments(self, number: int) -> list[str]:
         return [c.body for c in self.person.comments(number) if c.author == "caloron"]
@@ -98,33 +98,33 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     made = Home(tmp_path).init()
     for name, value in made.environment.items():
         monkeypatch.setenv(name, value)
-    # A forge with pages, where somebody may read the plan.
+    # A person can read the plan only on a forge that has pages.
     monkeypatch.setattr(LocalForge, "url", lambda _self, number, **_: f"page:{number}")
     return made.script(writes("a"), writes("b"))
 
 
 @contextmanager
-def running(watcher: Somebody) -> Iterator[Running]:
+def running(listener: ScriptedListener) -> Iterator[Running]:
     plan = (PlannedTask(id="a", title="First", agent_prompt="Do it"),)
     with exclusive(load_project("demo")) as session:
         choices = Choices(unsandboxed=True)
         name = session.begin("a goal", plan, choices, parallel=2, ask=True, plan_on_forge=True)
-        made = Running(session, session.engine(name, watcher), watcher)
+        made = Running(session, session.engine(name, listener), listener)
         try:
             yield made
         finally:
             made.close()
 
 
-@pytest.mark.parametrize("thinks", [nobody_here, thinks_until_decided])
+@pytest.mark.parametrize("decide", [no_terminal, waits_for_the_forge])
 def test_a_plan_is_edited_and_approved_on_the_forge_and_then_runs(
-    home: Home, thinks: Callable[[Callable[[], bool]], Approval]
+    home: Home, decide: Callable[[Callable[[], bool]], Approval]
 ) -> None:
-    with running(Somebody(thinks)) as sprint:
+    with running(ScriptedListener(decide)) as sprint:
         issue = sprint.plan_issue()
         sprint.person.edit_issue(issue.number, issue.body.replace('"id": "a"', '"id": "b"'))
-        told = sprint.wait_for(lambda: sprint.comments(issue.number))
-        assert "| `b` | First |" in told[0]
+        comments = sprint.wait_for(lambda: sprint.comments(issue.number))
+        assert "| `b` | First |" in comments[0]
         sprint.person.comment(issue.number, "caloron:approve")
         state = sprint.end()
         assert {i: str(t.status) for i, t in state.tasks.items()} == {"b": "Done"}
@@ -132,21 +132,21 @@ def test_a_plan_is_edited_and_approved_on_the_forge_and_then_runs(
         assert f"#{state.tasks['b'].links.issue} `b`" in sprint.comments(issue.number)[-1]
 
 
-@pytest.mark.parametrize("thinks", [nobody_here, thinks_until_decided])
-def test_closing_the_issue_ends_it_as_a_plan_that_was_not_approved(
-    home: Home, thinks: Callable[[Callable[[], bool]], Approval]
+@pytest.mark.parametrize("decide", [no_terminal, waits_for_the_forge])
+def test_closing_the_plan_issue_declines_the_plan(
+    home: Home, decide: Callable[[Callable[[], bool]], Approval]
 ) -> None:
-    with running(Somebody(thinks)) as sprint:
+    with running(ScriptedListener(decide)) as sprint:
         issue = sprint.plan_issue()
         sprint.person.close_issue(issue.number)
         state = sprint.end()
         assert state.sprint.phase == "approval"
-        assert "the plan was declined: anna closed its issue" in sprint.watcher.lines
+        assert "the plan was declined: anna closed its issue" in sprint.listener.lines
         assert [i.number for i in sprint.person.issues()] == [issue.number]
 
 
-def test_a_yes_at_the_terminal_is_enough(home: Home) -> None:
-    with running(Somebody(lambda _: APPROVED)) as sprint:
+def test_an_approval_at_the_terminal_starts_the_sprint(home: Home) -> None:
+    with running(ScriptedListener(lambda _: APPROVED)) as sprint:
         state = sprint.end()
         assert {i: str(t.status) for i, t in state.tasks.items()} == {"a": "Done"}
         issue = sprint.plan_issue()

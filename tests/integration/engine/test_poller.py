@@ -1,4 +1,4 @@
-"""What the poller tells of a forge on which each look gives the same picture another version."""
+"""The poller reports changed snapshots; a new version of the same snapshot is no change."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def issue(title: str, version: int) -> IssueSnapshot:
 
 
 class Scripted:
-    """Answers looks one after the other, the last one again and again; counts them."""
+    """Answers polls in order, repeats the last answer, and counts the polls."""
 
     main = "main"
 
     def __init__(self, *answers: tuple[Snapshot, ...] | Exception) -> None:
         self.answers = list(answers)
-        self.looks = 0
+        self.polls = 0
 
     def branch(self, name: str) -> BranchSnapshot:
         return BranchSnapshot(version=1, name=name, commit="a" * 40)
 
     def poll(self, cursor: str) -> Poll:
-        self.looks += 1
+        self.polls += 1
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -55,36 +55,36 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
     ledger.close()
 
 
-def poller(ledger: Ledger, forge: Scripted, tmp_path: Path, every_s: float = 600.0) -> Poller:
+def make_poller(ledger: Ledger, forge: Scripted, tmp_path: Path, every_s: float = 600.0) -> Poller:
     return Poller(ledger, "shop-1", forge, LoopSignal(Wake(tmp_path / "wake")), every_s)  # type: ignore[arg-type]
 
 
-def told(ledger: Ledger) -> list[str]:
+def reported_titles(ledger: Ledger) -> list[str]:
     facts = ledger.load("shop-1").facts
     return [fact.title for fact in facts if isinstance(fact, IssueSnapshot)]
 
 
-def test_the_same_picture_with_another_version_is_told_once(ledger: Ledger, tmp_path: Path) -> None:
-    forge = Scripted((issue("A", 1),), (issue("A", 2),), (issue("A", 3),), (issue("B", 4),))
-    looking = poller(ledger, forge, tmp_path)
-    assert [looking.poll() for _ in range(4)] == [True, False, False, True]
-    assert told(ledger) == ["A", "B"]
-
-
-def test_a_change_that_a_person_takes_back_after_our_own_is_told(
+def test_the_same_snapshot_with_another_version_is_reported_once(
     ledger: Ledger, tmp_path: Path
 ) -> None:
-    """We told A, our own effect told B, and a person made it A again: that is news."""
+    forge = Scripted((issue("A", 1),), (issue("A", 2),), (issue("A", 3),), (issue("B", 4),))
+    poller = make_poller(ledger, forge, tmp_path)
+    assert [poller.poll() for _ in range(4)] == [True, False, False, True]
+    assert reported_titles(ledger) == ["A", "B"]
+
+
+def test_a_person_who_reverts_our_change_is_reported(ledger: Ledger, tmp_path: Path) -> None:
+    """The poll reports A, our effect reports B, a person restores A: A is a change again."""
     remembered = SnapshotFilter()
     forge = Scripted((issue("A", 1),), (issue("A", 9),))
-    looking = Poller(ledger, "shop-1", forge, LoopSignal(Wake(tmp_path / "wake")), 600, remembered)  # type: ignore[arg-type]
-    assert looking.poll()
+    poller = Poller(ledger, "shop-1", forge, LoopSignal(Wake(tmp_path / "wake")), 600, remembered)  # type: ignore[arg-type]
+    assert poller.poll()
     remembered.record([issue("B", 5)])
-    assert looking.poll()
-    assert told(ledger) == ["A", "A"]
+    assert poller.poll()
+    assert reported_titles(ledger) == ["A", "A"]
 
 
-def test_an_old_picture_that_is_told_late_is_put_right_by_the_next_look() -> None:
+def test_the_next_poll_corrects_a_snapshot_that_was_recorded_late() -> None:
     remembered = SnapshotFilter()
     assert remembered.new_ones([issue("A", 1)])
     assert not remembered.new_ones([issue("A", 5)])
@@ -92,48 +92,46 @@ def test_an_old_picture_that_is_told_late_is_put_right_by_the_next_look() -> Non
     assert remembered.new_ones([issue("A", 6)])
 
 
-def test_looks_without_news_write_nothing(ledger: Ledger, tmp_path: Path) -> None:
-    looking = poller(ledger, Scripted((issue("A", 1),)), tmp_path)
-    assert looking.poll()
+def test_polls_without_changes_write_nothing(ledger: Ledger, tmp_path: Path) -> None:
+    poller = make_poller(ledger, Scripted((issue("A", 1),)), tmp_path)
+    assert poller.poll()
     before = ledger.get("forge_cursor/shop-1")
     for _ in range(5):
-        assert not looking.poll()
+        assert not poller.poll()
     assert ledger.get("forge_cursor/shop-1") == before
 
 
-def test_whoever_wakes_the_poller_makes_it_look_at_once_and_a_burst_is_one_look(
-    ledger: Ledger, tmp_path: Path
-) -> None:
+def test_a_wake_up_polls_at_once_and_a_burst_polls_once(ledger: Ledger, tmp_path: Path) -> None:
     forge = Scripted((issue("A", 1),))
-    looking = poller(ledger, forge, tmp_path)
-    looking.start()
+    poller = make_poller(ledger, forge, tmp_path)
+    poller.start()
     try:
         for _ in range(50):
-            looking.wake_up()
-        wait_for(lambda: told(ledger) == ["A"])
+            poller.wake_up()
+        wait_for(lambda: reported_titles(ledger) == ["A"])
         time.sleep(0.3)
-        assert forge.looks <= 2
+        assert forge.polls <= 2
     finally:
-        looking.stop()
+        poller.stop()
 
 
-def test_a_webhook_long_after_a_slow_look_does_not_wait_as_long_as_that_look_took(
+def test_a_webhook_long_after_a_slow_poll_polls_at_once(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looking = poller(ledger, Scripted((issue("A", 1),)), tmp_path)
+    poller = make_poller(ledger, Scripted((issue("A", 1),)), tmp_path)
     pauses: list[float] = []
-    monkeypatch.setattr(looking._end, "wait", pauses.append)
-    looking._poll_took_s, looking._polled_at = 100.0, time.monotonic() - 200
-    looking.wake_up()
-    looking._sleep(600)
-    looking._polled_at = time.monotonic()
-    looking.wake_up()
-    looking._sleep(600)
+    monkeypatch.setattr(poller._end, "wait", pauses.append)
+    poller._poll_took_s, poller._polled_at = 100.0, time.monotonic() - 200
+    poller.wake_up()
+    poller._sleep(600)
+    poller._polled_at = time.monotonic()
+    poller.wake_up()
+    poller._sleep(600)
     assert pauses[0] < 1
     assert 90 < pauses[1] <= 100
 
 
-def test_webhooks_without_end_leave_the_forge_alone_for_as_long_as_a_look_takes(
+def test_between_constant_webhooks_the_poller_rests_as_long_as_a_poll_takes(
     ledger: Ledger, tmp_path: Path
 ) -> None:
     spans: list[tuple[float, float]] = []
@@ -146,110 +144,104 @@ def test_webhooks_without_end_leave_the_forge_alone_for_as_long_as_a_look_takes(
             spans.append((began, time.monotonic()))
             return answer
 
-    looking = poller(ledger, Slow((issue("A", 1),)), tmp_path)
-    looking.start()
+    poller = make_poller(ledger, Slow((issue("A", 1),)), tmp_path)
+    poller.start()
     try:
         while len(spans) < 4:
-            looking.wake_up()
+            poller.wake_up()
             time.sleep(0.01)
     finally:
-        looking.stop()
+        poller.stop()
     rests = [after[0] - before[1] for before, after in pairwise(spans)]
     assert min(rests) >= 0.3
 
 
-def test_a_quota_is_shown_with_its_end_and_goes_away_by_itself(
-    ledger: Ledger, tmp_path: Path
-) -> None:
+def test_a_quota_is_shown_with_its_end_and_ends_by_itself(ledger: Ledger, tmp_path: Path) -> None:
     reset = time.time() + 2.0
     forge = Scripted(ForgePaused("quota", reset), (issue("A", 1),))
-    looking = poller(ledger, forge, tmp_path, 0.01)
-    looking.start()
+    poller = make_poller(ledger, forge, tmp_path, 0.01)
+    poller.start()
     try:
-        wait_for(lambda: looking.outage)
+        wait_for(lambda: poller.outage)
         with ledger.db.snapshot() as connection:
             assert str(read_outage(connection, "shop-1")).startswith("forge quota until ")
-        wait_for(lambda: told(ledger) == ["A"])
+        wait_for(lambda: reported_titles(ledger) == ["A"])
         assert time.time() >= reset
-        wait_for(lambda: looking.outage is None)
+        wait_for(lambda: poller.outage is None)
         with ledger.db.snapshot() as connection:
             assert read_outage(connection, "shop-1") is None
     finally:
-        looking.stop()
+        poller.stop()
 
 
-def test_a_poller_that_fails_in_a_way_nobody_thought_of_stops_the_loop_with_it(
-    ledger: Ledger, tmp_path: Path
-) -> None:
+def test_an_unexpected_error_of_the_poller_stops_the_loop(ledger: Ledger, tmp_path: Path) -> None:
     signal = LoopSignal(Wake(tmp_path / "wake"))
-    fault = RuntimeError("nobody thought of this")
-    looking = Poller(ledger, "shop-1", Scripted(fault), signal, 0.01)  # type: ignore[arg-type]
-    looking.start()
+    error = RuntimeError("an unexpected error")
+    poller = Poller(ledger, "shop-1", Scripted(error), signal, 0.01)  # type: ignore[arg-type]
+    poller.start()
     try:
-        wait_for(lambda: signal.errors == [fault])
+        wait_for(lambda: signal.errors == [error])
     finally:
-        looking.stop()
+        poller.stop()
 
 
-def test_after_an_outage_the_forge_counts_as_seen_only_once_a_poll_took_succeeds(
+def test_after_an_outage_the_poller_is_current_once_a_poll_succeeds(
     ledger: Ledger, tmp_path: Path
 ) -> None:
-    looking = poller(ledger, Scripted((issue("A", 1),)), tmp_path)
-    looking.poll()
-    assert looking.is_current
-    looking.report_unreachable()
-    assert not looking.is_current
-    looking.poll()
-    assert looking.is_current
+    poller = make_poller(ledger, Scripted((issue("A", 1),)), tmp_path)
+    poller.poll()
+    assert poller.is_current
+    poller.report_unreachable()
+    assert not poller.is_current
+    poller.poll()
+    assert poller.is_current
 
 
-def test_a_look_that_was_begun_before_the_outage_does_not_count_as_one_after_it(
+def test_a_poll_that_began_before_the_outage_does_not_end_it(
     ledger: Ledger, tmp_path: Path
 ) -> None:
     forge = Scripted((issue("A", 1),))
-    looking = poller(ledger, forge, tmp_path)
+    poller = make_poller(ledger, forge, tmp_path)
     answer = forge.poll
 
     def lost_meanwhile(cursor: str) -> Poll:
-        looking.report_unreachable()
+        poller.report_unreachable()
         return answer(cursor)
 
     forge.poll = lost_meanwhile  # type: ignore[method-assign]
-    looking.poll()
-    assert not looking.is_current
+    poller.poll()
+    assert not poller.is_current
     forge.poll = answer  # type: ignore[method-assign]
-    looking.poll()
-    assert looking.is_current
+    poller.poll()
+    assert poller.is_current
 
 
-def test_an_effect_without_an_answer_makes_the_poller_look_at_once(
-    ledger: Ledger, tmp_path: Path
-) -> None:
+def test_an_effect_without_an_answer_polls_at_once(ledger: Ledger, tmp_path: Path) -> None:
     forge = Scripted((issue("A", 1),))
-    looking = poller(ledger, forge, tmp_path, every_s=600.0)
-    looking.start()
+    poller = make_poller(ledger, forge, tmp_path, every_s=600.0)
+    poller.start()
     try:
-        looking.report_unreachable()
-        wait_for(lambda: looking.is_current)
-        assert forge.looks == 1
+        poller.report_unreachable()
+        wait_for(lambda: poller.is_current)
+        assert forge.polls == 1
     finally:
-        looking.stop()
+        poller.stop()
 
 
-def test_an_outage_that_was_kept_is_over_with_the_first_look_of_the_next_engine(
+def test_the_first_poll_of_the_next_engine_ends_a_stored_outage(
     ledger: Ledger, tmp_path: Path
 ) -> None:
     forge = Scripted(ForgeUnavailable("no answer"))
-    looking = poller(ledger, forge, tmp_path, 0.01)
-    looking.start()
-    wait_for(lambda: looking.outage)
-    looking.stop()
-    poller(ledger, Scripted((issue("A", 1),)), tmp_path).poll()
+    poller = make_poller(ledger, forge, tmp_path, 0.01)
+    poller.start()
+    wait_for(lambda: poller.outage)
+    poller.stop()
+    make_poller(ledger, Scripted((issue("A", 1),)), tmp_path).poll()
     with ledger.db.snapshot() as connection:
         assert read_outage(connection, "shop-1") is None
 
 
-def test_a_forge_that_is_silent_is_asked_often_and_one_that_refuses_seldom() -> None:
+def test_a_silent_forge_is_polled_often_and_a_refusing_forge_seldom() -> None:
     silent = [pause_after(ForgeUnavailable("no answer"), n, 10.0) for n in range(50)]
     refusing = [pause_after(ForgeError("no"), n, 10.0) for n in range(50)]
     assert silent == sorted(silent)

@@ -22,7 +22,7 @@ each_state = pytest.mark.parametrize("state", STATES)
 
 @pytest.fixture
 def forge_of_a_person(tmp_path: Path) -> Iterator[tuple[Forge, Person]]:
-    """A forge, and somebody on it; the same tests run on any."""
+    """A forge and a person on it; the same tests run on every forge."""
     forge = create_local_forge(tmp_path / "project", name="sample")
     person = LocalPerson(tmp_path / "project", Clone(forge.remote().url, tmp_path / "clone"))
     yield forge, person
@@ -47,7 +47,7 @@ def person(forge_of_a_person: tuple[Forge, Person]) -> Person:
 
 
 def act(loop: Loop, state: str) -> None:
-    """What follows a person's act; a merge that was decided is tried before anybody looks."""
+    """Run the sprint after a person's act; a decided merge is tried before the next poll."""
     if state == "merging":
         loop.perform()
     loop.settle()
@@ -116,7 +116,7 @@ def test_a_person_who_approves_needs_no_reviewer(loop: Loop, person: Person, sta
 
 
 @each_state
-def test_a_person_who_requests_changes_gets_them_made(
+def test_a_person_who_requests_changes_starts_a_fix_round(
     loop: Loop, person: Person, state: str
 ) -> None:
     loop.bring_to(state)
@@ -130,7 +130,7 @@ def test_a_person_who_requests_changes_gets_them_made(
 
 
 @each_state
-def test_a_person_who_opens_the_issue_again_brings_the_task_back(
+def test_a_person_who_reopens_the_issue_reopens_the_task(
     loop: Loop, person: Person, state: str
 ) -> None:
     loop.bring_to(state)
@@ -148,7 +148,7 @@ def test_a_person_who_opens_the_issue_again_brings_the_task_back(
 
 
 @each_state
-def test_a_person_who_opens_the_pull_request_again_goes_on_with_it(
+def test_a_person_who_reopens_the_pull_request_continues_with_it(
     loop: Loop, person: Person, state: str
 ) -> None:
     loop.bring_to(state)
@@ -198,7 +198,7 @@ def test_a_person_who_edits_the_body_has_the_change_judged_by_the_new_text(
             loop.finish()
         assert loop.role() == "review"
     else:
-        # Nobody at work is interrupted.
+        # No running agent is interrupted.
         assert loop.task().work == before
     if state == "in review":
         loop.finish()
@@ -229,7 +229,7 @@ def test_a_person_who_removes_the_marker_changes_nothing(
 def test_a_person_who_deletes_the_branch_gets_another_pull_request(
     loop: Loop, person: Person, state: str, forge_closes: str
 ) -> None:
-    """Whether the forge closes the pull request then, and when, changes nothing."""
+    """The forge may close the pull request, at any time; the result is the same."""
     loop.bring_to(state)
     number = loop.pull()
     person.delete_branch(loop.task().change.branch)
@@ -276,7 +276,7 @@ def test_a_person_who_pushes_to_main_has_the_result_verified_on_that(
     ends_well(loop)
 
 
-# What the table does not hold
+# Cases beyond the table
 
 
 def test_a_person_who_pushes_before_the_agent_did_makes_the_change(
@@ -291,7 +291,7 @@ def test_a_person_who_pushes_before_the_agent_did_makes_the_change(
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_a_person_may_take_over_push_and_give_back(loop: Loop, person: Person, state: str) -> None:
+def test_a_person_may_take_over_push_and_hand_back(loop: Loop, person: Person, state: str) -> None:
     loop.bring_to(state)
     person.comment(loop.issue(), "caloron:take-over")
     loop.settle(merges=False)
@@ -331,12 +331,12 @@ def test_a_person_may_cancel_and_retry(loop: Loop, person: Person, state: str) -
         ("caloron:retry", "InReview", "verify"),
     ],
 )
-def test_a_command_that_nobody_looked_at_yet_stops_a_merge_that_was_decided(
+def test_an_unread_command_stops_a_decided_merge(
     loop: Loop, person: Person, where: str, command: str, status: str, role: str
 ) -> None:
     loop.bring_to("merging")
     person.comment(loop.issue() if where == "issue" else loop.pull(), command)
-    # Nobody polls: the merge is tried, and what is told with its refusal is enough.
+    # Without a poll, the facts of the refused merge are enough.
     loop.perform()
     loop.tick()
     assert (loop.status(), loop.role()) == (status, role)
@@ -345,7 +345,7 @@ def test_a_command_that_nobody_looked_at_yet_stops_a_merge_that_was_decided(
     assert "merged" not in [p.state for p in loop.pulls()]
 
 
-def test_a_command_from_before_an_issue_was_a_task_stops_no_merge(
+def test_a_command_on_an_issue_before_it_was_a_task_stops_no_merge(
     loop: Loop, person: Person
 ) -> None:
     number = person.open_issue("More", "Do more", ("later",))
@@ -393,9 +393,9 @@ def test_an_issue_that_a_person_labels_joins_and_is_merged(loop: Loop, person: P
     loop.settle()
     name = f"issue-{number}"
     assert loop.task(name).plan.depends_on == ("a",)
-    told = [c.body for c in loop.forge.comments(number) if "/progress -->" not in c.body]
-    assert len(told) == 1
-    assert "`#9999`" in told[0]
+    comments = [c.body for c in loop.forge.comments(number) if "/progress -->" not in c.body]
+    assert len(comments) == 1
+    assert "`#9999`" in comments[0]
     loop.run()
     assert loop.status(name) == "Done"
     assert loop.forge.issue(number).state == "closed"

@@ -1,4 +1,4 @@
-"""However an engine ends, it says why, closes every part, gives work back and loses no money."""
+"""Every end of an engine has a reason, closes every part and releases work without loss."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from caloron.schedule.jobs import ScheduledGraphs
 from caloron.stages.compositions import composition
 from caloron.store.lock import holder
 from tests.integration.engine.conftest import ITEM, Engine, ScriptedForge
-from tests.integration.engine.test_plan_on_forge import Somebody, nobody_here
+from tests.integration.engine.test_plan_on_forge import ScriptedListener, no_terminal
 from tests.support.home import Home, writes
 from tests.support.wait import wait_for
 
@@ -57,14 +57,14 @@ def begun(home: Home) -> Iterator[engine_module.Engine]:
     with exclusive(load_project("demo")) as session:
         choices = Choices(unsandboxed=True)
         name = session.begin("a goal", plan, choices, parallel=2, ask=False)
-        yield session.engine(name, Somebody(nobody_here))
+        yield session.engine(name, ScriptedListener(no_terminal))
 
 
 def away(*_: object) -> Any:
     raise ForgeUnavailable("the forge did not answer", hint="try again")
 
 
-def test_a_first_poll_that_fails_is_the_reason_that_is_given(
+def test_a_failed_first_poll_is_the_reported_reason(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with begun(home) as engine:
@@ -119,19 +119,19 @@ def _open_files(path: Path) -> int:
     return sum(os.path.realpath(handle).startswith(str(path)) for handle in handles)
 
 
-def test_an_effect_is_left_for_later_if_the_forge_was_away_since_the_tick_began(
+def test_an_effect_waits_if_the_forge_became_unreachable_during_the_tick(
     engine: Engine,
 ) -> None:
     forge = ScriptedForge(find_issue=None, poll=None)
-    looking: Any = forge
-    poller = Poller(engine.ledger, engine.sprint, looking, engine.signal, 1.0)
+    port: Any = forge
+    poller = Poller(engine.ledger, engine.sprint, port, engine.signal, 1.0)
     effects = engine.effects(forge, poller)
     engine.plan(CreateIssue(task="a", key="issue/a", title="t", body="b", labels=()))
     epoch = poller.epoch
     # Another effect got no answer while the tick decided.
     poller.report_unreachable()
     effects.dispatch(epoch)
-    # And a look that nothing was decided on yet does not make that good.
+    # A poll alone does not help before a tick has decided on it.
     poller._made_good = poller._losses
     effects.dispatch(epoch)
     effects.close()
@@ -142,7 +142,7 @@ def test_an_effect_is_left_for_later_if_the_forge_was_away_since_the_tick_began(
 
 
 class Clocks:
-    """The clocks of a machine; `sleep` stops the one that counts only while it runs."""
+    """The clocks of a machine; `sleep` stops only the clock that excludes suspended time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.running, self.asleep, self.wall = 1000.0, 0.0, 5000.0
@@ -182,23 +182,21 @@ def test_a_machine_that_slept_gets_one_lease_of_grace(
     assert [after(s) for s in (1, 20)] == [True, False]
 
 
-def test_a_clock_that_somebody_sets_is_no_sleep(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_clock_is_no_sleep(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = Clocks(monkeypatch)
     grace = SleepDetector(engine.ledger, 30.0, 5.0)
-    found = []
+    grace_periods = []
     for change in (0.0, 3600.0, -7200.0, 3600.0):
         clocks.wall += change
         clocks.run(5)
-        found.append(grace.in_grace())
-    assert found == [False, False, False, False]
+        grace_periods.append(grace.in_grace())
+    assert grace_periods == [False, False, False, False]
 
 
 # Work
 
 
-def test_what_is_made_ready_after_a_stop_is_given_up(
+def test_work_that_is_prepared_after_a_stop_is_released(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workers = engine.workers()
@@ -227,7 +225,7 @@ def test_a_pause_after_losses_ends_with_a_stop(engine: Engine) -> None:
     workers.dispatch(4)
     began = time.monotonic()
     workers.stop()
-    # It would sleep for 30 s; a loaded machine needs far less for a stop.
+    # Without the stop the pause takes 30 s; even a loaded machine stops much faster.
     assert time.monotonic() - began < 20
     assert engine.status() == "pending"
     assert workers.idle
@@ -395,7 +393,7 @@ def test_a_failure_that_cannot_be_recorded_is_reported(
     assert engine.signal.errors == [unwritable]
 
 
-def test_a_look_that_cannot_be_recorded_ends_the_sprint(
+def test_a_poll_that_cannot_be_recorded_ends_the_sprint(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forge: Any = ScriptedForge(poll=ForgeUnavailable("no answer"))
@@ -425,7 +423,7 @@ def test_a_trace_that_another_engine_removes_ends_no_sprint(tmp_path: Path) -> N
     folder.mkdir()
     for number in range(500):
         (folder / f"run-{number}.json").write_text("{}")
-    # As good as a file that is gone between the list and the look at it.
+    # Stands for a file that disappears between the listing and the read.
     (folder / "gone.json").symlink_to(tmp_path / "nothing")
     trace = a_trace()
     RunTraces(folder).keep("mine", tick_graph(), trace)
@@ -433,7 +431,7 @@ def test_a_trace_that_another_engine_removes_ends_no_sprint(tmp_path: Path) -> N
     assert (folder / "mine.json").exists()
 
 
-def test_a_trace_that_is_written_again_looks_at_no_other(
+def test_a_rewritten_trace_reads_no_other_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     traces = RunTraces(tmp_path)
@@ -443,14 +441,16 @@ def test_a_trace_that_is_written_again_looks_at_no_other(
     traces.keep("tick-shop-1", tick_graph(), trace)
 
 
-@pytest.mark.parametrize("given", [None, [], "shop-1", {}, {"sprint_id": 3}])
-def test_a_scheduled_tick_without_a_sprint_fails_with_a_reason(tmp_path: Path, given: Any) -> None:
+@pytest.mark.parametrize("tick_input", [None, [], "shop-1", {}, {"sprint_id": 3}])
+def test_a_scheduled_tick_without_a_sprint_fails_with_a_reason(
+    tmp_path: Path, tick_input: Any
+) -> None:
     graph = tmp_path / "tick.json"
     shipped = composition(GRAPH)
     assert isinstance(shipped, bytes)
     graph.write_bytes(shipped)
     job = Job(name="tick", cron_text="* * * * *", cron=parse_cron("* * * * *"), graph=graph,
-              input=given, webhook="", timeout_s=60, durable=False)  # fmt: skip
+              input=tick_input, webhook="", timeout_s=60, durable=False)  # fmt: skip
     schedule = Schedule(path=graph, jobs=(job,), stages=())
     jobs = ScheduledGraphs(tmp_path, schedule, unsandboxed=True, note=lambda _line: None)
     outcome = jobs.run(job, "run-1")

@@ -39,9 +39,9 @@ from tests.unit.domain.test_equivalence import (
     SPRINT,
     VARIANTS,
     Row,
+    action_label,
     letters,
     start,
-    told,
 )
 
 KEY = f"caloron:{SPRINT}:state"
@@ -55,30 +55,30 @@ def shipped(name: str, home: GraphRuntime) -> Prepared:
 
 
 class InHand:
-    """`sprint_tick_core`: whoever runs it keeps the state."""
+    """`sprint_tick_core`: the caller keeps the state."""
 
     name = "sprint_tick_core"
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        self.home = GraphRuntime(place)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home = GraphRuntime(folder)
         self.prepared = shipped(self.name, self.home)
         self.kept: Json = {"state": state_json(start()), "interventions": {}}
         self.ticks = 0
 
     def tick(self, facts: tuple[Fact, ...], now: float, agents: tuple[AgentSeen, ...]) -> Json:
         self.ticks += 1
-        given = self.given(facts, now, agents)
-        return self.home.run(self.prepared, given, RunOptions(run_id=f"t{self.ticks}")).output
+        inputs = self.inputs(facts, now, agents)
+        return self.home.run(self.prepared, inputs, RunOptions(run_id=f"t{self.ticks}")).output
 
-    def given(self, facts: tuple[Fact, ...], now: float, agents: tuple[AgentSeen, ...]) -> Json:
-        told = {
+    def inputs(self, facts: tuple[Fact, ...], now: float, agents: tuple[AgentSeen, ...]) -> Json:
+        inputs = {
             "facts": to_json(facts),
             "now": now,
             "agents": to_json(agents),
             "limits": to_json(LIMITS),
         }
-        return told | self.kept
+        return inputs | self.kept
 
     def after(
         self, facts: tuple[Fact, ...], now: float, agents: tuple[AgentSeen, ...] = ()
@@ -97,22 +97,22 @@ class InKv(InHand):
 
     name = "sprint_tick_kv"
 
-    def __init__(self, place: Path) -> None:
-        super().__init__(place)
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
         self._kv("kv_set", {"value": self.kept | {"since": ""}})
         self.kept = {"key": KEY}
 
-    def _kv(self, stage: str, given: Json) -> Json:
+    def _kv(self, stage: str, inputs: Json) -> Json:
         graph = Graph(stage, "0.1.0", Stage(stage))
         where = {"key": KEY, "namespace": "caloron"}
         prepared = prepare(graph, self.home.catalogue)
-        return self.home.run(prepared, given | where, RunOptions(run_id="kv")).output
+        return self.home.run(prepared, inputs | where, RunOptions(run_id="kv")).output
 
     def after(
         self, facts: tuple[Fact, ...], now: float, agents: tuple[AgentSeen, ...] = ()
     ) -> tuple[State, list[Action]]:
         # Another process, which knows nothing but the key.
-        self.home = GraphRuntime(self.place)
+        self.home = GraphRuntime(self.folder)
         result = self.tick(facts, now, agents)
         kept = self._kv("kv_get", {})
         assert set(kept) == {"state", "interventions", "since"}
@@ -124,8 +124,8 @@ class InKv(InHand):
 class InLedger:
     """`sprint_tick_stateful`: the tick of the product."""
 
-    def __init__(self, place: Path) -> None:
-        self.ledger = Ledger(place / "ledger.db")
+    def __init__(self, folder: Path) -> None:
+        self.ledger = Ledger(folder / "ledger.db")
         self.ledger.db.rows("PRAGMA synchronous = OFF")
         sprint = start().sprint
         self.id = self.ledger.create_sprint(sprint, {}).id
@@ -145,7 +145,7 @@ class InLedger:
         assert self.ledger.state(self.id).tasks == result.state.tasks
         journal = Journal(self.ledger, self.id)
         while due := journal.due():
-            # The table tells of what they did; an effect that is not done holds the end up.
+            # The table has their results; an effect that is not done delays the end.
             for entry in due:
                 journal.intend(entry)
                 journal.record(entry, [])
@@ -161,10 +161,10 @@ class InLedger:
 
         return Clock()
 
-    def _here(self, told: Any) -> Any:
-        """The table's sprint is called otherwise here."""
-        kind = AgentSeen if isinstance(told, AgentSeen) else Fact
-        text = msgspec.json.encode(told).decode().replace(SPRINT, self.id)
+    def _here(self, value: Any) -> Any:
+        """Replace the sprint id of the table with the id of this sprint."""
+        kind = AgentSeen if isinstance(value, AgentSeen) else Fact
+        text = msgspec.json.encode(value).decode().replace(SPRINT, self.id)
         return msgspec.json.decode(text, type=kind)
 
     def close(self) -> None:
@@ -174,8 +174,8 @@ class InLedger:
 class InFunction(InLedger):
     """`tick`: the function that the loop runs."""
 
-    def __init__(self, place: Path, patch: pytest.MonkeyPatch) -> None:
-        super().__init__(place)
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        super().__init__(folder)
         self._patch = patch
 
     def after(
@@ -205,12 +205,12 @@ class _Spied(CatalogueStages):
         self._agents = agents
         self.rows: Any = ()
 
-    def run(self, stage: StageSpec, given: Value, call: Call) -> Json | Value:
+    def run(self, stage: StageSpec, inputs: Value, call: Call) -> Json | Value:
         if stage.name == "save_tick_state":
-            self.rows = given.value["tick_result"]["rows"].value
+            self.rows = inputs.value["tick_result"]["rows"].value
         if stage.name == "check_agent_health" and self._agents:
-            given = Value({**given.value, "agents": self._agents})
-        return super().run(stage, given, call)
+            inputs = Value({**inputs.value, "agents": self._agents})
+        return super().run(stage, inputs, call)
 
 
 Driver = InHand | InLedger
@@ -231,26 +231,28 @@ def driver(
 
 def drive(driver: Driver, rows: list[Row], *, echo: bool = False) -> None:
     now, past = itertools.count(100.0), list[Fact]()
-    for what, facts, statuses, actions in rows:
-        state, found = driver.after((*facts, *past) if echo else facts, next(now))
+    for step, facts, statuses, actions in rows:
+        state, planned = driver.after((*facts, *past) if echo else facts, next(now))
         past += facts
-        assert (what, letters(state)) == (what, statuses)
-        said = {told(action) for action in found if not isinstance(action, ReportProgress)}
-        assert said == actions, what
+        assert (step, letters(state)) == (step, statuses)
+        labels = {
+            action_label(action) for action in planned if not isinstance(action, ReportProgress)
+        }
+        assert labels == actions, step
 
 
 def test_the_diamond(driver: Driver) -> None:
     drive(driver, HAPPY)
-    state, found = driver.after((), 999.0)
-    assert (state.sprint.phase, found) == ("ended", [])
+    state, planned = driver.after((), 999.0)
+    assert (state.sprint.phase, planned) == ("ended", [])
 
 
 @pytest.mark.parametrize("rows", VARIANTS.values(), ids=VARIANTS)
-def test_its_variants(driver: Driver, rows: list[Row]) -> None:
+def test_the_variants_of_the_diamond(driver: Driver, rows: list[Row]) -> None:
     drive(driver, rows)
 
 
-def test_news_that_comes_again_and_again_changes_nothing(driver: Driver) -> None:
+def test_repeated_facts_change_nothing(driver: Driver) -> None:
     drive(driver, HAPPY, echo=True)
 
 
@@ -269,7 +271,9 @@ def test_a_stall_is_probed_then_restarted_then_handed_to_a_person(driver: Driver
     ]
     for silent, statuses, actions in expected:
         agent = msgspec.structs.replace(seen, running_s=silent, silent_s=silent)
-        state, found = driver.after((), 1000.0 + silent, (agent,))
+        state, planned = driver.after((), 1000.0 + silent, (agent,))
         assert (silent, letters(state)) == (silent, statuses)
-        said = {told(action) for action in found if not isinstance(action, ReportProgress)}
-        assert said == actions
+        labels = {
+            action_label(action) for action in planned if not isinstance(action, ReportProgress)
+        }
+        assert labels == actions

@@ -1,4 +1,4 @@
-"""A forge that does not answer is waited for, and is nobody's failure."""
+"""The engine waits for a forge that does not answer and counts no failure."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from caloron.ports import Forge, Remote, RepositoryInfo
 from caloron.store.database import open_read_only
 from tests.integration.engine.conftest import ITEM, Engine
 
-#: Nobody listens there.
+#: No server listens on this port.
 AWAY = Remote("http://127.0.0.1:9/owner/name.git")
 
 
 @pytest.mark.parametrize("role", ["implement", "verify"])
-def test_work_that_needs_a_forge_that_is_away_is_given_back_and_not_failed(
+def test_work_that_needs_an_unreachable_forge_returns_to_the_queue(
     engine: Engine, role: Role
 ) -> None:
     workers = engine.workers()
@@ -43,11 +43,11 @@ def test_work_that_needs_a_forge_that_is_away_is_given_back_and_not_failed(
     # It waits in the queue, and not only for a moment's claim.
     assert engine.queue.has_pending((role,))
     assert engine.queue.claim((role,), 4) is None
-    (told,) = engine.events("work_item_reopened")
-    assert "did not answer git fetch" in told["reason"]
+    (event,) = engine.events("work_item_reopened")
+    assert "did not answer git fetch" in event["reason"]
 
 
-def test_a_runtime_is_made_without_the_forge_and_says_that_it_is_away_when_it_opens(
+def test_a_runtime_starts_without_the_forge_and_reports_the_outage(
     engine: Engine,
 ) -> None:
     engine.mirror.remote = AWAY
@@ -56,7 +56,7 @@ def test_a_runtime_is_made_without_the_forge_and_says_that_it_is_away_when_it_op
         runtime.context.open()
 
 
-def test_what_git_says_about_the_network_is_told_apart_from_what_it_says_about_us(
+def test_network_errors_of_git_differ_from_its_refusals(
     engine: Engine,
 ) -> None:
     engine.mirror.remote = AWAY
@@ -68,7 +68,7 @@ def test_what_git_says_about_the_network_is_told_apart_from_what_it_says_about_u
 
 
 class ForgeThatComesBack:
-    """First neither it nor its git answers, then it does, and last its git as well."""
+    """A forge that answers after an outage, first the API and then git."""
 
     def __init__(self, forge: LocalForge) -> None:
         self._forge = forge
@@ -86,8 +86,8 @@ class ForgeThatComesBack:
         return self._forge.remote() if len(self.pauses) > 2 else AWAY
 
 
-def begun(place: Path) -> tuple[Ledger, str]:
-    ledger = Ledger(place / "ledger.sqlite")
+def begun(folder: Path) -> tuple[Ledger, str]:
+    ledger = Ledger(folder / "ledger.sqlite")
     sprint = Sprint(id="demo", number=0, goal="g", phase="running")
     return ledger, ledger.create_sprint(sprint, {}).id
 
@@ -96,7 +96,7 @@ def test_a_sprint_that_has_begun_waits_until_the_forge_and_its_git_answer(tmp_pa
     forge = ForgeThatComesBack(create_local_forge(tmp_path / "project", name="demo"))
     ledger, sprint = begun(tmp_path)
     project = cast(Any, SimpleNamespace(mirror=tmp_path / "mirror.git", is_remote=True))
-    told: list[str] = []
+    messages: list[str] = []
     shown: list[str] = []
 
     def outage() -> str:
@@ -107,12 +107,12 @@ def test_a_sprint_that_has_begun_waits_until_the_forge_and_its_git_answer(tmp_pa
         forge.pauses.append(seconds)
         shown.append(outage())
 
-    wait_for_forge(project, ledger, cast(Forge, forge), sprint, told.append, sleep)
+    wait_for_forge(project, ledger, cast(Forge, forge), sprint, messages.append, sleep)
     assert forge.pauses == sorted(forge.pauses)
     assert len(forge.pauses) == 3
-    assert told[0].startswith("forge does not answer since ")
-    assert "(connection refused); waiting, and going on when it answers" in told[0]
-    assert told[1:] == ["the forge answers again"]
+    assert messages[0].startswith("forge does not answer since ")
+    assert "(connection refused); waiting, and going on when it answers" in messages[0]
+    assert messages[1:] == ["the forge answers again"]
     assert all("does not answer" in line for line in shown)
     assert outage() == ""
     ledger.close()
@@ -133,7 +133,7 @@ def test_a_local_forge_and_a_sprint_that_has_ended_wait_for_nothing(
     ledger.close()
 
 
-def test_a_sprint_that_has_not_begun_is_refused_in_words() -> None:
+def test_a_sprint_that_has_not_begun_is_refused_with_a_message() -> None:
     away = pytest.raises(ForgeUnavailable, match="no sprint was begun: no route")
     with away as refused, refuse_if_unreachable():
         raise ForgeUnavailable("no route")

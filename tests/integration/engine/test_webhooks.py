@@ -57,7 +57,7 @@ def signature(body: bytes, secret: str = SECRET) -> str:
 @pytest.mark.parametrize(
     ("header", "prefix"), [("X-Gitea-Signature", ""), ("X-Hub-Signature-256", "sha256=")]
 )
-def test_what_the_forge_signed_wakes(
+def test_a_signed_webhook_wakes_the_poller(
     listener: Webhooks, woken: Woken, header: str, prefix: str
 ) -> None:
     body = b'{"action": "created"}'
@@ -77,7 +77,7 @@ def test_what_the_forge_signed_wakes(
         {"X-Gitea-Signature": "ü" * 64},
     ],
 )
-def test_what_nobody_signed_or_somebody_else_did_is_refused_and_wakes_nobody(
+def test_a_webhook_without_a_valid_signature_is_refused(
     listener: Webhooks, woken: Woken, headers: dict[str, str]
 ) -> None:
     encoded = {name: value.encode().decode("latin-1") for name, value in headers.items()}
@@ -102,25 +102,23 @@ def test_a_body_without_a_length_is_refused(listener: Webhooks, woken: Woken, le
     assert woken.times == 0
 
 
-def test_nothing_can_be_read_from_it(listener: Webhooks, woken: Woken) -> None:
+def test_the_listener_serves_no_content(listener: Webhooks, woken: Woken) -> None:
     assert post(listener.port, b"", method="GET") == 501
     assert woken.times == 0
 
 
-def test_senders_who_say_nothing_do_not_keep_the_others_out_for_ever(
-    listener: Webhooks, woken: Woken
-) -> None:
+def test_silent_senders_do_not_block_the_others(listener: Webhooks, woken: Woken) -> None:
     silent = [socket.create_connection(("127.0.0.1", listener.port), 20) for _ in range(30)]
     try:
         body = b"{}"
         assert post(listener.port, body, {"X-Gitea-Signature": signature(body)}) == 204
     finally:
-        for one in silent:
-            one.close()
+        for sender in silent:
+            sender.close()
     assert woken.times == 1
 
 
-def test_a_port_that_is_taken_is_told_and_stops_nothing(listener: Webhooks, woken: Woken) -> None:
+def test_a_port_in_use_is_reported_and_stops_nothing(listener: Webhooks, woken: Woken) -> None:
     second = Webhooks("127.0.0.1", listener.port, SECRET, woken)
     second.start()
     assert "cannot listen" in second.problem
@@ -137,7 +135,7 @@ def config(webhook: str = "", webhook_secret_env: str = "") -> ProjectConfig:
     )
 
 
-def test_without_a_secret_nobody_listens_beyond_this_machine(woken: Woken) -> None:
+def test_without_a_secret_the_listener_binds_loopback_only(woken: Woken) -> None:
     with pytest.raises(PreconditionFailed, match="anybody in the network"):
         webhooks_of(config(webhook="0.0.0.0:9443"), woken)
     assert webhooks_of(config(webhook="127.0.0.1:9443"), woken) is not None
@@ -145,9 +143,7 @@ def test_without_a_secret_nobody_listens_beyond_this_machine(woken: Woken) -> No
     assert webhooks_of(config(), woken) is None
 
 
-def test_a_secret_that_is_named_must_be_there(
-    woken: Woken, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_configured_secret_must_exist(woken: Woken, monkeypatch: pytest.MonkeyPatch) -> None:
     named = config(webhook="0.0.0.0:9443", webhook_secret_env="HOOK_SECRET")
     monkeypatch.delenv("HOOK_SECRET", raising=False)
     with pytest.raises(PreconditionFailed, match="HOOK_SECRET"):

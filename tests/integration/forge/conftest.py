@@ -19,17 +19,17 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def forge(project: Path) -> Iterator[LocalForge]:
-    made = create_local_forge(project, name="sample")
-    yield made
-    made.close()
+    local_forge = create_local_forge(project, name="sample")
+    yield local_forge
+    local_forge.close()
 
 
 @pytest.fixture
 def anna(forge: LocalForge, project: Path) -> Iterator[LocalForge]:
-    """The same forge as a person uses it."""
-    hers = LocalForge(project, actor="anna", identity=("Anna", "anna@example.org"))
-    yield hers
-    hers.close()
+    """The same forge, used by a person."""
+    annas_forge = LocalForge(project, actor="anna", identity=("Anna", "anna@example.org"))
+    yield annas_forge
+    annas_forge.close()
 
 
 @pytest.fixture
@@ -39,6 +39,6 @@ def clone(forge: LocalForge, tmp_path: Path) -> Clone:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """What the conformance suite runs on: here the local forge, a real Gitea in acceptance."""
-    with local_world(tmp_path) as made:
-        yield made
+    """The forge that the conformance suite runs on: the local forge here, Gitea in acceptance."""
+    with local_world(tmp_path) as opened:
+        yield opened

@@ -1,4 +1,4 @@
-"""A person with plain git: a clone of the forge in which commits are made and pushed by hand."""
+"""A clone of a forge, in which tests commit and push with plain git as a person does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Clone:
         return git(self.path, *args)
 
     def commit(self, branch: str, files: dict[str, str], start: str = "origin/main") -> str:
-        """A commit on a branch, which starts at `start` if it does not exist yet."""
+        """Commit on a branch, created from `start` if it does not exist, and return the commit."""
         self.git("fetch", "--quiet", "origin")
         if self.git("branch", "--list", branch):
             self.git("checkout", "--quiet", branch)
@@ -43,17 +43,17 @@ class Clone:
         body: str = "",
         start: str = "origin/main",
     ) -> PullSnapshot:
-        """A pull request with one commit, pushed through the forge."""
+        """Push one commit through the forge, and open a pull request for it."""
         commit = self.commit(branch, files or {f"{branch.replace('/', '-')}.txt": branch}, start)
-        seen = forge.branch(branch)
-        forge.push(self.path, branch, commit, seen.commit if seen else "")
+        current = forge.branch(branch)
+        forge.push(self.path, branch, commit, current.commit if current else "")
         return forge.open_pull(f"Change of {branch}", body, branch)
 
 
 def main_of(forge: Forge) -> str:
-    seen = forge.branch("main")
-    assert seen is not None
-    return seen.commit
+    main = forge.branch("main")
+    assert main is not None
+    return main.commit
 
 
 def files_on_main(forge: Forge) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""What every forge must do, whoever runs it: only the port is used, and people act on their own.
+"""The conformance suite of the forge port: the tests use only the port, and act as people do.
 
-Issues, comments, labels, pull requests and reviews; merging and polls have files of their own.
-The same tests run on a real Gitea: tests/acceptance/test_gitea_conformance.py.
+This file covers issues, comments, labels, pull requests and reviews; merges and polls follow in
+other files. The same tests run on a real Gitea: tests/acceptance/test_gitea_conformance.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.integration.forge.worlds import World, plain, review_body
 LARGE = "ÅΩ漢字🚀\n" * 8000
 
 
-def test_it_says_who_we_are_and_where_it_is(world: World) -> None:
+def test_a_forge_reports_its_account_kind_and_address(world: World) -> None:
     port: Forge = world.forge
     assert (port.author, port.main) == ("caloron", "main")
     about = port.about()
@@ -45,7 +45,7 @@ def test_an_issue_is_read_back_as_it_was_written(world: World) -> None:
     assert written.labels == ("a", "b")
 
 
-def test_the_body_of_an_issue_is_replaced_and_nothing_else(world: World) -> None:
+def test_editing_an_issue_changes_only_its_body(world: World) -> None:
     issue = world.forge.create_issue("one", "before", ("label",))
     edited = world.forge.edit_issue(issue.number, LARGE)
     assert plain(edited) == plain(world.forge.issue(issue.number))
@@ -63,7 +63,7 @@ def test_labels_are_a_set(world: World) -> None:
     assert (again.labels, world.forge.issue(issue.number).labels) == (("caloron:blocked",),) * 2
 
 
-def test_a_closed_issue_stays_closed_by_whoever_closed_it(world: World) -> None:
+def test_closing_a_closed_issue_keeps_its_closer(world: World) -> None:
     issue = world.forge.create_issue("one", "", ())
     world.anna.close_issue(issue.number)
     closed = world.forge.issue(issue.number)
@@ -72,11 +72,11 @@ def test_a_closed_issue_stays_closed_by_whoever_closed_it(world: World) -> None:
 
 
 def _closer(world: World, issue: IssueSnapshot) -> str:
-    """Gitea does not tell who closed an issue."""
+    """Return the closer of an issue; Gitea does not report the closer."""
     return issue.closed_by or ("anna" if world.kind == "gitea" else "")
 
 
-def test_a_reopened_issue_is_open_and_closed_by_nobody(world: World) -> None:
+def test_a_reopened_issue_has_no_closer(world: World) -> None:
     issue = world.forge.create_issue("one", "", ())
     assert plain(world.forge.reopen_issue(issue.number)) == plain(issue)
     world.anna.close_issue(issue.number)
@@ -96,8 +96,8 @@ def test_issues_are_listed_by_state_and_without_pull_requests(world: World) -> N
     assert world.forge.issues("merged") == []
 
 
-def test_lists_are_whole_however_long_they_are(world: World) -> None:
-    """Gitea gives 50 at most, whatever it is asked for."""
+def test_a_list_longer_than_a_page_is_complete(world: World) -> None:
+    """Gitea returns at most 50 entries per page."""
     start = world.forge.poll("").cursor
     pull = world.clone.open_pull(world.forge, "feature")
     many = 120 if world.kind == "local" else 55
@@ -107,15 +107,15 @@ def test_lists_are_whole_however_long_they_are(world: World) -> None:
     assert [i.title for i in world.forge.issues()] == [f"issue {n}" for n in range(many)]
     comments = world.forge.comments(pull.number)
     assert [c.body for c in comments] == [f"comment {n}" for n in range(many)]
-    told = [s.object for s in world.forge.poll(start).snapshots]
-    assert len([name for name in told if name != "branch:main"]) == many + many + 1
+    objects = [s.object for s in world.forge.poll(start).snapshots]
+    assert len([name for name in objects if name != "branch:main"]) == many + many + 1
     last = world.forge.create_issue("ours", marker("the/last"), ())
-    found = world.forge.find_issue("the/last")
-    assert found
-    assert plain(found) == plain(last)
+    issue = world.forge.find_issue("the/last")
+    assert issue
+    assert plain(issue) == plain(last)
 
 
-def test_comments_stand_on_issues_and_on_pull_requests(world: World) -> None:
+def test_issues_and_pull_requests_have_comments(world: World) -> None:
     issue = world.forge.create_issue("one", "", ())
     pull = world.clone.open_pull(world.forge, "feature")
     ours = world.forge.comment(issue.number, LARGE)
@@ -127,7 +127,7 @@ def test_comments_stand_on_issues_and_on_pull_requests(world: World) -> None:
     assert hers.trusted
 
 
-def test_a_comment_of_ours_is_edited_in_its_place(world: World) -> None:
+def test_an_edited_comment_keeps_its_position(world: World) -> None:
     issue = world.forge.create_issue("one", "", ())
     first = world.forge.comment(issue.number, "progress: 1")
     world.anna.comment(issue.number, "in between")
@@ -139,7 +139,7 @@ def test_a_comment_of_ours_is_edited_in_its_place(world: World) -> None:
         world.forge.edit_comment(issue.number, 10**6, "nowhere")
 
 
-def test_a_pull_request_carries_its_branch_its_head_and_what_it_closes(world: World) -> None:
+def test_a_pull_request_has_its_branch_its_head_and_the_issues_it_closes(world: World) -> None:
     body = "Closes #4, fixes #12.\nRESOLVED: #7\nencloses #9, closes #4, see #1, fix 3"
     pull = world.clone.open_pull(world.forge, "agent/one/sample-1", body=body)
     assert pull.head == world.clone.git("rev-parse", "HEAD")
@@ -150,7 +150,7 @@ def test_a_pull_request_carries_its_branch_its_head_and_what_it_closes(world: Wo
     assert [plain(p) for p in world.forge.pulls()] == [plain(pull)]
 
 
-def test_the_description_of_a_pull_request_is_edited_and_nothing_else_of_it(world: World) -> None:
+def test_editing_a_pull_request_changes_only_its_description(world: World) -> None:
     pull = world.clone.open_pull(world.forge, "feature", body=f"Closes #4\n\n{marker('pull/s/t')}")
     body = f"Closes #4 and #5\n\n{marker('pull/s/t')}\n\n<!-- caloron-section:s/t -->\nß\n"
     edited = world.forge.edit_pull(pull.number, body)
@@ -160,9 +160,9 @@ def test_the_description_of_a_pull_request_is_edited_and_nothing_else_of_it(worl
     same = ("title", "state", "head", "branch", "author")
     assert [getattr(edited, name) for name in same] == [getattr(pull, name) for name in same]
     assert plain(world.forge.pull(pull.number)) == plain(edited)
-    found = world.forge.find_pull("feature", "pull/s/t")
-    assert found is not None
-    assert found.number == pull.number
+    pull_again = world.forge.find_pull("feature", "pull/s/t")
+    assert pull_again is not None
+    assert pull_again.number == pull.number
     world.anna.close_pull(pull.number)
     assert world.forge.edit_pull(pull.number, "ended").state == "closed"
 
@@ -194,7 +194,7 @@ def test_a_closed_pull_request_stays_closed(world: World) -> None:
     assert not world.forge.mergeable(pull.number)
 
 
-def test_a_review_is_bound_to_the_head_it_looked_at(world: World) -> None:
+def test_a_review_is_bound_to_the_reviewed_head(world: World) -> None:
     forge = world.forge
     pull = world.clone.open_pull(forge, "feature")
     body, _ = review_body("changes_requested", pull.number, pull.head)
@@ -204,13 +204,13 @@ def test_a_review_is_bound_to_the_head_it_looked_at(world: World) -> None:
     world.anna.review(pull.number, "approved", LARGE)
     again, _ = review_body("approved", pull.number, second, "b")
     last = forge.review(pull.number, second, "approved", again)
-    found = {r.id: r for r in forge.reviews(pull.number)}
-    assert len(found) == 3
-    # Gitea withdraws a verdict when its author gives another one.
-    assert found[first.id].verdict in ("changes_requested", "commented")
-    assert found[first.id].head == pull.head
-    assert plain(found[last.id]) == plain(last)
-    (hers,) = (r for r in found.values() if r.author == "anna")
+    reviews = {r.id: r for r in forge.reviews(pull.number)}
+    assert len(reviews) == 3
+    # Gitea withdraws a verdict when its author submits another verdict.
+    assert reviews[first.id].verdict in ("changes_requested", "commented")
+    assert reviews[first.id].head == pull.head
+    assert plain(reviews[last.id]) == plain(last)
+    (hers,) = (r for r in reviews.values() if r.author == "anna")
     assert (hers.head, hers.verdict, hers.body, hers.trusted) == (second, "approved", LARGE, True)
     assert (first.head, first.verdict) == (pull.head, "changes_requested")
     assert (last.head, last.verdict, last.pull) == (second, "approved", pull.number)
@@ -218,14 +218,14 @@ def test_a_review_is_bound_to_the_head_it_looked_at(world: World) -> None:
     assert (forge.reviewer != forge.author) == (world.kind == "gitea+reviewer")
 
 
-def test_a_verdict_of_ours_is_a_review_and_never_a_comment(world: World) -> None:
+def test_our_verdict_is_a_review_and_never_a_comment(world: World) -> None:
     start = world.forge.poll("").cursor
     pull = world.clone.open_pull(world.forge, "feature")
     body, _ = review_body("approved", pull.number, pull.head)
     world.forge.review(pull.number, pull.head, "approved", body)
     assert world.forge.comments(pull.number) == []
-    told = [type(s).__name__ for s in world.forge.poll(start).snapshots]
-    assert (told.count("ReviewSnapshot"), told.count("CommentSnapshot")) == (1, 0)
+    kinds = [type(s).__name__ for s in world.forge.poll(start).snapshots]
+    assert (kinds.count("ReviewSnapshot"), kinds.count("CommentSnapshot")) == (1, 0)
 
 
 def test_a_review_with_an_unknown_verdict_or_half_a_commit_is_refused(world: World) -> None:
@@ -246,17 +246,17 @@ def test_our_own_objects_are_found_again_by_their_marker_in_any_state(world: Wor
     body, review_key = review_body("approved", pull.number, pull.head)
     review = forge.review(pull.number, pull.head, "approved", body)
     closed_issue, closed_pull = forge.close_issue(issue.number), forge.close_pull(pull.number)
-    found = (
+    snapshots = (
         forge.find_issue(key),
         forge.find_comment(issue.number, key),
         forge.find_pull("feature", key),
         forge.find_review(pull.number, review_key),
     )
-    wanted = (closed_issue, comment, closed_pull, review)
-    assert [f and plain(f) for f in found] == [plain(w) for w in wanted]
+    expected = (closed_issue, comment, closed_pull, review)
+    assert [f and plain(f) for f in snapshots] == [plain(w) for w in expected]
 
 
-def test_a_marker_counts_only_whole_in_its_place_and_from_our_own_account(world: World) -> None:
+def test_a_marker_counts_only_if_complete_on_its_object_and_from_our_account(world: World) -> None:
     forge, anna = world.forge, world.anna
     anna.open_issue("hers", marker("key"))
     ours = forge.create_issue("ours", marker("key/longer"), ())
@@ -275,12 +275,12 @@ def test_a_marker_counts_only_whole_in_its_place_and_from_our_own_account(world:
     assert forge.find_review(pull, review_key) is None
     assert forge.find_issue("") is None
     assert forge.find_pull("feature", "") is None
-    # What she says in our form stays hers: a comment, not a verdict of ours.
+    # A comment of a person in the form of our reviews is not a verdict of ours.
     assert {r.author for r in forge.reviews(pull)} == {"anna"}
     assert [c.author for c in forge.comments(pull)] == ["anna"]
 
 
-def test_an_unknown_number_is_named(world: World) -> None:
+def test_an_unknown_number_is_named_in_the_error(world: World) -> None:
     forge = world.forge
     issue = forge.create_issue("one", "", ())
     pull = world.clone.open_pull(forge, "feature")
@@ -315,7 +315,7 @@ def test_an_unknown_number_is_named(world: World) -> None:
         forge.pull(issue.number)
 
 
-def test_text_that_is_empty_or_cannot_be_kept_is_refused(world: World) -> None:
+def test_text_that_is_empty_or_cannot_be_stored_is_refused(world: World) -> None:
     forge = world.forge
     pull = world.clone.open_pull(forge, "feature")
     for bad in ("", "  \n", "a\0b", "\ud800"):

@@ -1,4 +1,4 @@
-"""What every forge must do with branches and merges: exactly this head, on exactly this base."""
+"""The conformance suite for branches and merges: a change names the head and base it expects."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ UNSAFE = (
 
 def files_on_main(world: World) -> dict[str, str]:
     world.clone.git("fetch", "--quiet", "origin")
-    found = files_at(world.clone.path, "origin/main")
-    return {name: text for name, text in found.items() if name != "README.md"}
+    files = files_at(world.clone.path, "origin/main")
+    return {name: text for name, text in files.items() if name != "README.md"}
 
 
 def test_a_push_moves_a_branch_and_its_pull_request_at_once(world: World) -> None:
     pull = world.clone.open_pull(world.forge, "feature")
     before = world.forge.branch("feature")
     second = world.clone.commit("feature", {"more.txt": "more"})
-    seen = world.forge.push(world.clone.path, "feature", second, pull.head)
+    pushed = world.forge.push(world.clone.path, "feature", second, pull.head)
     assert before is not None
-    assert (seen.name, seen.commit) == ("feature", second)
-    assert seen.version > before.version
+    assert (pushed.name, pushed.commit) == ("feature", second)
+    assert pushed.version > before.version
     now = world.forge.branch("feature")
     assert now is not None
-    assert plain(now) == plain(seen)
+    assert plain(now) == plain(pushed)
     assert world.forge.pull(pull.number).head == second
 
 
@@ -59,9 +59,9 @@ def test_a_push_replaces_only_what_it_expects(world: World) -> None:
         forge.push(clone.path, "feature", second, "")
     with pytest.raises(StaleHead, match=first):
         forge.push(clone.path, "feature", second, main_of(forge))
-    seen = forge.branch("feature")
-    assert seen is not None
-    assert seen.commit == first
+    branch = forge.branch("feature")
+    assert branch is not None
+    assert branch.commit == first
 
 
 def test_a_push_may_rewrite_a_branch(world: World) -> None:
@@ -71,7 +71,7 @@ def test_a_push_may_rewrite_a_branch(world: World) -> None:
     assert world.forge.push(world.clone.path, "feature", rewritten, first).commit == rewritten
 
 
-def test_a_push_that_was_done_already_is_done(world: World) -> None:
+def test_a_repeated_push_succeeds(world: World) -> None:
     first = world.clone.commit("feature", {"a.txt": "1"})
     done = world.forge.push(world.clone.path, "feature", first, "")
     assert plain(world.forge.push(world.clone.path, "feature", first, "")) == plain(done)
@@ -79,7 +79,7 @@ def test_a_push_that_was_done_already_is_done(world: World) -> None:
 
 def test_a_branch_name_that_is_not_safe_is_refused(world: World) -> None:
     main = main_of(world.forge)
-    # On a forge of other people a branch has the name that they gave it.
+    # A hosted forge may have branches that people named by other rules.
     only_local = ("A", "x" * 129) if world.kind == "local" else ()
     for name in (*UNSAFE, *only_local):
         with pytest.raises(UsageError, match="branch"):
@@ -90,7 +90,7 @@ def test_a_branch_name_that_is_not_safe_is_refused(world: World) -> None:
             world.forge.branch(name)
 
 
-def test_a_push_of_what_is_no_commit_is_refused(world: World) -> None:
+def test_a_push_of_an_invalid_commit_is_refused(world: World) -> None:
     with pytest.raises(UsageError, match="full commit id"):
         world.forge.push(world.clone.path, "feature", "HEAD", "")
     with pytest.raises(ForgeError, match="push"):
@@ -98,7 +98,7 @@ def test_a_push_of_what_is_no_commit_is_refused(world: World) -> None:
     assert world.forge.branch("feature") is None
 
 
-def test_a_merge_puts_exactly_this_head_on_exactly_this_base(world: World) -> None:
+def test_a_merge_joins_exactly_the_expected_head_and_base(world: World) -> None:
     forge, clone = world.forge, world.clone
     issue = forge.create_issue("one", "", ())
     base = main_of(forge)
@@ -117,7 +117,7 @@ def test_a_merge_puts_exactly_this_head_on_exactly_this_base(world: World) -> No
     assert not forge.pulls("open")
 
 
-def test_a_merge_that_was_done_already_is_done(world: World) -> None:
+def test_a_repeated_merge_returns_the_first_result(world: World) -> None:
     forge = world.forge
     pull = world.clone.open_pull(forge, "feature")
     base = main_of(forge)
@@ -145,18 +145,18 @@ def test_a_merge_of_a_head_that_moved_is_refused(world: World) -> None:
 def test_a_merge_onto_a_main_that_moved_is_refused(world: World) -> None:
     forge = world.forge
     base = main_of(forge)
-    one = world.clone.open_pull(forge, "one")
-    two = world.clone.open_pull(forge, "two")
-    forge.merge(one.number, one.head, base, "")
+    first = world.clone.open_pull(forge, "one")
+    second = world.clone.open_pull(forge, "two")
+    forge.merge(first.number, first.head, base, "")
     with pytest.raises(StaleBase, match=base):
-        forge.merge(two.number, two.head, base, "")
-    merged = forge.merge(two.number, two.head, main_of(forge), "").pull
+        forge.merge(second.number, second.head, base, "")
+    merged = forge.merge(second.number, second.head, main_of(forge), "").pull
     assert merged.state == "merged"
     assert files_on_main(world).keys() == {"one.txt", "two.txt"}
 
 
 def verified_merge(world: World, pull: PullSnapshot, base: str) -> VerifiedMerge:
-    """A merge commit of ours, in our own copy of the repository, as the engine makes it."""
+    """Create a merge commit in our mirror, as the engine does."""
     mirror = Mirror(world.clone.path.parent / "mirror.git", world.forge.remote())
     mirror.ensure()
     mirror.fetch_main()
@@ -166,7 +166,7 @@ def verified_merge(world: World, pull: PullSnapshot, base: str) -> VerifiedMerge
     return VerifiedMerge(merged.commit, mirror.path)
 
 
-def test_a_verified_merge_lands_byte_for_byte(world: World) -> None:
+def test_a_verified_merge_is_pushed_byte_for_byte(world: World) -> None:
     forge, clone = world.forge, world.clone
     issue = forge.create_issue("one", "", ())
     base = main_of(forge)
@@ -177,24 +177,24 @@ def test_a_verified_merge_lands_byte_for_byte(world: World) -> None:
     assert (done.pull.state, done.pull.ended_by, done.pull.head) == ("merged", "caloron", pull.head)
     assert done.pull.merge_commit == main_of(forge) == verified.commit
     clone.git("fetch", "--quiet", "origin")
-    there = clone.git("cat-file", "commit", "origin/main")
-    assert there == git(verified.source, "cat-file", "commit", verified.commit)
+    commit_on_main = clone.git("cat-file", "commit", "origin/main")
+    assert commit_on_main == git(verified.source, "cat-file", "commit", verified.commit)
     assert forge.issue(issue.number).state == "closed"
     assert not forge.merge(pull.number, pull.head, base, "Merge it", verified).did_it
 
 
-def test_a_verified_merge_onto_a_main_that_moved_is_refused_and_nothing_lands(
+def test_a_verified_merge_onto_a_main_that_moved_is_refused(
     world: World,
 ) -> None:
     forge, clone = world.forge, world.clone
     base = main_of(forge)
     pull = clone.open_pull(forge, "feature")
     verified = verified_merge(world, pull, base)
-    theirs = clone.commit("theirs", {"theirs.txt": "theirs"})
-    clone.push(f"{theirs}:refs/heads/main")
+    other_commit = clone.commit("theirs", {"theirs.txt": "theirs"})
+    clone.push(f"{other_commit}:refs/heads/main")
     with pytest.raises(StaleBase, match=base):
         forge.merge(pull.number, pull.head, base, "Merge it", verified)
-    assert main_of(forge) == theirs
+    assert main_of(forge) == other_commit
     assert forge.pull(pull.number).state == "open"
 
 
@@ -215,64 +215,64 @@ def test_a_verified_merge_that_was_killed_after_its_push_is_shown_as_merged(worl
 
 def test_a_conflict_changes_nothing(world: World) -> None:
     forge = world.forge
-    one = world.clone.open_pull(forge, "one", {"same näme.txt": "1"})
-    two = world.clone.open_pull(forge, "two", {"same näme.txt": "2"})
-    assert forge.mergeable(one.number)
-    assert forge.mergeable(two.number)
-    forge.merge(one.number, "", "", "")
+    first = world.clone.open_pull(forge, "one", {"same näme.txt": "1"})
+    second = world.clone.open_pull(forge, "two", {"same näme.txt": "2"})
+    assert forge.mergeable(first.number)
+    assert forge.mergeable(second.number)
+    forge.merge(first.number, "", "", "")
     base = main_of(forge)
-    assert not forge.mergeable(one.number)
-    # Only where git runs for us does it say which files they are.
+    assert not forge.mergeable(first.number)
+    # Only the local forge runs git itself and names the conflicting files.
     files = ".*same näme.txt" if world.kind == "local" else ""
-    with pytest.raises(MergeConflict, match=f"#{two.number}{files}"):
-        forge.merge(two.number, two.head, base, "")
+    with pytest.raises(MergeConflict, match=f"#{second.number}{files}"):
+        forge.merge(second.number, second.head, base, "")
     assert main_of(forge) == base
-    assert plain(forge.pull(two.number)) == plain(two)
+    assert plain(forge.pull(second.number)) == plain(second)
 
 
 def test_a_conflict_that_was_resolved_in_the_branch_merges(world: World) -> None:
     forge, clone = world.forge, world.clone
-    one = clone.open_pull(forge, "one", {"a.txt": "1"})
-    two = clone.open_pull(forge, "two", {"a.txt": "2"})
-    forge.merge(one.number, "", "", "")
+    first = clone.open_pull(forge, "one", {"a.txt": "1"})
+    second = clone.open_pull(forge, "two", {"a.txt": "2"})
+    forge.merge(first.number, "", "", "")
     clone.git("fetch", "--quiet", "origin")
     clone.git("merge", "--quiet", "-s", "ours", "-m", "resolve", "origin/main")
-    forge.push(clone.path, "two", clone.git("rev-parse", "HEAD"), two.head)
-    assert forge.mergeable(two.number)
-    assert forge.merge(two.number, "", "", "").pull.state == "merged"
+    forge.push(clone.path, "two", clone.git("rev-parse", "HEAD"), second.head)
+    assert forge.mergeable(second.number)
+    assert forge.merge(second.number, "", "", "").pull.state == "merged"
     assert files_on_main(world)["a.txt"] == "2"
 
 
-def test_a_branch_without_commits_of_its_own_has_nothing_to_merge(world: World) -> None:
+def test_a_branch_without_own_commits_cannot_be_merged(world: World) -> None:
     world.forge.push(world.clone.path, "empty", main_of(world.forge), "")
     with pytest.raises(ForgeError, match="nothing to merge"):
         world.forge.merge(world.forge.open_pull("empty", "", "empty").number, "", "", "")
 
 
-def test_the_diff_is_what_the_pull_request_changes_before_and_after_the_merge(
+def test_the_diff_is_the_same_before_and_after_the_merge(
     world: World,
 ) -> None:
     forge = world.forge
-    one = world.clone.open_pull(forge, "one", {"one.txt": "één\n"})
-    two = world.clone.open_pull(forge, "two", {"two.txt": "2\n"})
-    forge.merge(two.number, "", "", "")
-    before = forge.diff(one.number)
+    first = world.clone.open_pull(forge, "one", {"one.txt": "één\n"})
+    second = world.clone.open_pull(forge, "two", {"two.txt": "2\n"})
+    forge.merge(second.number, "", "", "")
+    before = forge.diff(first.number)
     assert "+één" in before
     assert "two.txt" not in before
-    forge.merge(one.number, "", "", "")
-    assert forge.diff(one.number) == before
-    assert "two.txt" in forge.diff(two.number)
+    forge.merge(first.number, "", "", "")
+    assert forge.diff(first.number) == before
+    assert "two.txt" in forge.diff(second.number)
 
 
-def test_a_person_who_merges_with_the_branch_removed_ends_the_pull_request(world: World) -> None:
+def test_a_pull_request_merged_by_a_person_who_removes_the_branch_is_merged(world: World) -> None:
     pull = world.clone.open_pull(world.forge, "feature")
     world.anna.merge(pull.number)
     world.clone.push(":refs/heads/feature")
-    seen = world.forge.pull(pull.number)
-    assert (seen.state, seen.ended_by, seen.head) == ("merged", "anna", pull.head)
-    assert seen.merge_commit == main_of(world.forge)
+    merged = world.forge.pull(pull.number)
+    assert (merged.state, merged.ended_by, merged.head) == ("merged", "anna", pull.head)
+    assert merged.merge_commit == main_of(world.forge)
     assert world.forge.branch("feature") is None
 
 
-def test_a_commit_without_checks_of_the_forge_waits_for_none(world: World) -> None:
+def test_a_commit_without_checks_has_the_state_none(world: World) -> None:
     assert world.forge.checks(main_of(world.forge)).state == "none"

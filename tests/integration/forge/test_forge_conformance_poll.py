@@ -1,4 +1,4 @@
-"""What every forge must tell: each act of a person with the very next poll, and nothing twice."""
+"""The conformance suite for polls: the next poll reports each change, and reports it once."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.integration.forge.worlds import Watch, World, plain
 Kind = TypeVar("Kind")
 
 
-def test_what_happens_to_issues_is_told_by_the_next_poll(world: World) -> None:
+def test_the_next_poll_reports_changes_of_issues(world: World) -> None:
     anna, watch = world.anna, Watch(world.forge)
     task = world.forge.create_issue("task", f"body\n{marker('issue/s/t')}", ("caloron:task",))
     assert watch.look().keys() == {f"issue:{task.number}"}
 
-    hers = anna.open_issue("hers", "text", ("caloron:task",))
-    seen = _only(watch, IssueSnapshot)
-    assert (seen.number, seen.author, seen.labels) == (hers, "anna", ("caloron:task",))
+    annas_issue = anna.open_issue("hers", "text", ("caloron:task",))
+    issue = _only(watch, IssueSnapshot)
+    assert (issue.number, issue.author, issue.labels) == (annas_issue, "anna", ("caloron:task",))
 
     anna.edit_issue(task.number, "another body, without the marker")
     assert _only(watch, IssueSnapshot).body == "another body, without the marker"
@@ -43,7 +43,7 @@ def test_what_happens_to_issues_is_told_by_the_next_poll(world: World) -> None:
     assert watch.look() == {}
 
 
-def test_what_is_said_is_told_by_the_next_poll(world: World) -> None:
+def test_the_next_poll_reports_comments(world: World) -> None:
     anna, watch = world.anna, Watch(world.forge)
     issue = world.forge.create_issue("task", "", ())
     pull = world.clone.open_pull(world.forge, "feature")
@@ -51,21 +51,21 @@ def test_what_is_said_is_told_by_the_next_poll(world: World) -> None:
     first = anna.comment(issue.number, "first")
     assert _only(watch, CommentSnapshot).body == "first"
     anna.comment(pull.number, "caloron:retry\n\nplease")
-    seen = _only(watch, CommentSnapshot)
-    assert (seen.issue, seen.author, seen.trusted) == (pull.number, "anna", True)
+    comment = _only(watch, CommentSnapshot)
+    assert (comment.issue, comment.author, comment.trusted) == (pull.number, "anna", True)
     anna.edit_comment(issue.number, first, "resolved")
     assert _only(watch, CommentSnapshot).body == "resolved"
     assert watch.look() == {}
 
 
-def test_what_happens_to_pull_requests_is_told_by_the_next_poll(world: World) -> None:
+def test_the_next_poll_reports_changes_of_pull_requests(world: World) -> None:
     anna, clone, watch = world.anna, world.clone, Watch(world.forge)
     first = clone.commit("feature", {"a.txt": "1"})
     clone.push("feature")
     number = anna.open_pull("feature", "Closes #9")
-    seen = _only(watch, PullSnapshot)
-    assert (seen.number, seen.branch, seen.head) == (number, "feature", first)
-    assert (seen.author, seen.closes) == ("anna", (9,))
+    pull = _only(watch, PullSnapshot)
+    assert (pull.number, pull.branch, pull.head) == (number, "feature", first)
+    assert (pull.author, pull.closes) == ("anna", (9,))
 
     second = clone.commit("feature", {"a.txt": "2"})
     clone.push("feature")
@@ -78,15 +78,17 @@ def test_what_happens_to_pull_requests_is_told_by_the_next_poll(world: World) ->
     assert watch.look() == {}
 
 
-def test_a_merge_by_a_person_is_told_with_main_and_the_issue_it_closes(world: World) -> None:
+def test_the_next_poll_reports_a_merge_by_a_person_with_main_and_the_closed_issue(
+    world: World,
+) -> None:
     watch = Watch(world.forge)
     issue = world.forge.create_issue("task", "", ())
     pull = world.clone.open_pull(world.forge, "feature", body=f"Closes #{issue.number}")
     watch.look()
     world.anna.merge(pull.number)
-    seen = watch.look()
-    assert seen.keys() == {f"issue:{issue.number}", f"pull:{pull.number}", "branch:main"}
-    merged, main = seen[f"pull:{pull.number}"], seen["branch:main"]
+    changes = watch.look()
+    assert changes.keys() == {f"issue:{issue.number}", f"pull:{pull.number}", "branch:main"}
+    merged, main = changes[f"pull:{pull.number}"], changes["branch:main"]
     assert isinstance(merged, PullSnapshot)
     assert isinstance(main, BranchSnapshot)
     assert (merged.state, merged.ended_by) == ("merged", "anna")
@@ -94,24 +96,28 @@ def test_a_merge_by_a_person_is_told_with_main_and_the_issue_it_closes(world: Wo
     assert watch.look() == {}
 
 
-def test_a_review_by_a_person_is_told_by_the_next_poll(world: World) -> None:
+def test_the_next_poll_reports_reviews_by_a_person(world: World) -> None:
     watch = Watch(world.forge)
     pull = world.clone.open_pull(world.forge, "feature")
     watch.look()
     world.anna.review(pull.number, "changes_requested", "not yet")
-    seen = _only(watch, ReviewSnapshot)
-    assert (seen.pull, seen.head, seen.verdict) == (pull.number, pull.head, "changes_requested")
-    assert (seen.author, seen.body, seen.trusted) == ("anna", "not yet", True)
+    review = _only(watch, ReviewSnapshot)
+    assert (review.pull, review.head, review.verdict) == (
+        pull.number,
+        pull.head,
+        "changes_requested",
+    )
+    assert (review.author, review.body, review.trusted) == ("anna", "not yet", True)
     world.anna.review(pull.number, "approved", "now it is")
-    # Gitea withdraws her first verdict, and that is told as well.
+    # Gitea withdraws her first verdict, and the poll reports that, too.
     second, *first = reversed(list(watch.look().values()))
     assert isinstance(second, ReviewSnapshot)
-    assert (second.id > seen.id, second.verdict) == (True, "approved")
-    assert [one.object for one in first] in ([], [seen.object])
+    assert (second.id > review.id, second.verdict) == (True, "approved")
+    assert [snapshot.object for snapshot in first] in ([], [review.object])
     assert watch.look() == {}
 
 
-def test_a_push_to_main_is_told_by_the_next_poll(world: World) -> None:
+def test_the_next_poll_reports_a_push_to_main(world: World) -> None:
     watch = Watch(world.forge)
     commit = world.clone.commit("main", {"a.txt": "by hand"})
     world.clone.push("main")
@@ -119,13 +125,13 @@ def test_a_push_to_main_is_told_by_the_next_poll(world: World) -> None:
     assert watch.look() == {}
 
 
-def test_what_we_do_ourselves_is_told_as_it_was_answered(world: World) -> None:
+def test_the_next_poll_reports_our_own_changes_as_the_calls_returned_them(world: World) -> None:
     forge, watch = world.forge, Watch(world.forge)
     issue = forge.create_issue("one", "", ())
     pull = world.clone.open_pull(forge, "feature", body="Closes #1")
     comment = forge.comment(issue.number, "text")
-    told = {name: plain(snapshot) for name, snapshot in watch.look().items()}
-    assert told == {s.object: plain(s) for s in (issue, pull, comment)}
+    changes = {name: plain(snapshot) for name, snapshot in watch.look().items()}
+    assert changes == {s.object: plain(s) for s in (issue, pull, comment)}
     merged = forge.merge(pull.number, "", "", "").pull
     after = {name: plain(snapshot) for name, snapshot in watch.look().items()}
     main = forge.branch("main")
@@ -134,8 +140,8 @@ def test_what_we_do_ourselves_is_told_as_it_was_answered(world: World) -> None:
     assert watch.look() == {}
 
 
-def test_a_poll_from_an_old_cursor_tells_everything_since(world: World) -> None:
-    """The engine was down: nothing that happened meanwhile is lost."""
+def test_a_poll_from_an_old_cursor_reports_all_later_changes(world: World) -> None:
+    """The engine was down; no change of that time is lost."""
     old = world.forge.poll("").cursor
     issue = world.forge.create_issue("one", "", ())
     world.anna.comment(issue.number, "resolved")
@@ -144,23 +150,23 @@ def test_a_poll_from_an_old_cursor_tells_everything_since(world: World) -> None:
     assert objects >= {"IssueSnapshot", "CommentSnapshot"}
 
 
-def test_a_new_process_goes_on_from_the_cursor_of_the_last_one(world: World) -> None:
+def test_a_new_process_continues_from_the_cursor_of_the_last_process(world: World) -> None:
     cursor = world.forge.poll("").cursor
     issue = world.forge.create_issue("one", "", ())
     world.anna.comment(issue.number, "meanwhile")
     after_restart = world.reopened()
-    told = {s.object for s in after_restart.poll(cursor).snapshots}
+    objects = {s.object for s in after_restart.poll(cursor).snapshots}
     after_restart.close()
-    assert f"issue:{issue.number}" in told
-    assert any(name.startswith("comment:") for name in told)
+    assert f"issue:{issue.number}" in objects
+    assert any(name.startswith("comment:") for name in objects)
 
 
-def test_a_cursor_that_is_none_is_refused(world: World) -> None:
+def test_an_invalid_cursor_is_refused(world: World) -> None:
     with pytest.raises(UsageError, match="cursor"):
         world.forge.poll("yesterday")
 
 
-def test_what_changes_nothing_is_not_told(world: World) -> None:
+def test_a_change_without_effect_is_not_reported(world: World) -> None:
     forge = world.forge
     issue = forge.create_issue("one", "", ("label",))
     pull = world.clone.open_pull(forge, "feature")
@@ -175,10 +181,10 @@ def test_what_changes_nothing_is_not_told(world: World) -> None:
 
 
 def _only(watch: Watch, kind: type[Kind]) -> Kind:
-    """The one object of this kind whose picture is another one now; what goes along is left out.
+    """Return the only object whose snapshot changed, and check its kind.
 
-    A comment or a review may move the time of the issue it stands on, never its picture.
+    A comment or a review may change the time of its issue, but never the snapshot of the issue.
     """
-    (found,) = watch.look().values()
-    assert isinstance(found, kind)
-    return found
+    (snapshot,) = watch.look().values()
+    assert isinstance(snapshot, kind)
+    return snapshot

@@ -1,6 +1,6 @@
-"""The GitHub adapter against GitHub's official description: what it asks, and what it understands.
+"""The GitHub adapter against GitHub's official API description: its requests and its answers.
 
-None of this ran against github.com. Each request is held against the description, each answer is an
+No test here contacts github.com. Each request is checked against the description, each answer is an
 example of it, with other values in some fields where a test needs another state; the changed answer
 must conform to its schema as well.
 """
@@ -57,22 +57,22 @@ RULESET = f"{REPO}/rulesets/{{ruleset_id}}"
 
 @pytest.fixture
 def forge(github_api: GithubApi) -> Iterator[Forge]:
-    made = connect("github", github_api.url, "octocat/Hello-World", "a-token")
+    adapter = connect("github", github_api.url, "octocat/Hello-World", "a-token")
     _set_up(github_api)
-    yield made
-    made.close()
+    yield adapter
+    adapter.close()
 
 
 @pytest.fixture
 def two_accounts(github_api: GithubApi) -> Iterator[Forge]:
-    made = connect("github", github_api.url, "octocat/Hello-World", "a-token", "another-token")
+    adapter = connect("github", github_api.url, "octocat/Hello-World", "a-token", "another-token")
     _set_up(github_api)
-    yield made
-    made.close()
+    yield adapter
+    adapter.close()
 
 
 def _set_up(api: GithubApi) -> None:
-    """A repository that is ours, with an open pull request and an issue that is none."""
+    """Serve a repository of our account, with an open pull request and an issue."""
 
     def account(asked: Asked) -> dict[str, Any]:
         return {"login": "judge" if "another" in asked.headers["authorization"] else "octocat"}
@@ -84,7 +84,7 @@ def _set_up(api: GithubApi) -> None:
     api.reply("GET", f"{REPO}/issues", change={"pull_request": LEFT_OUT})
     api.reply("POST", f"{REPO}/labels", change=lambda asked: {"name": asked.body["name"]})
     api.reply("POST", f"{ISSUE}/labels", change=_labels)
-    api.reply("POST", f"{REPO}/issues", change=_made_issue)
+    api.reply("POST", f"{REPO}/issues", change=_created_issue)
     api.text("application/vnd.github.diff", DIFF)
 
 
@@ -92,7 +92,7 @@ def _labels(asked: Asked) -> list[dict[str, Any]]:
     return [{"name": name} for name in asked.body["labels"]]
 
 
-def _made_issue(asked: Asked) -> dict[str, Any]:
+def _created_issue(asked: Asked) -> dict[str, Any]:
     labels = [{"name": name} for name in asked.body.get("labels", [])]
     return {"title": asked.body["title"], "body": asked.body["body"], "labels": labels}
 
@@ -134,14 +134,14 @@ CALLS: dict[str, Callable[[Forge], Any]] = {
     "merge": lambda f: f.merge(NUMBER, HEAD, BRANCH_TIP, "Merge it\n\nwell"),
     "mark_merged": lambda f: f.mark_merged(NUMBER, BRANCH_TIP),
 }
-#: What needs no API: git, a page's address, the end.
+#: Methods of the port that do not use the API.
 ELSEWHERE = {"remote", "url", "close", "push"}
 
 
 def _call_everything(api: GithubApi, forges: tuple[Forge, ...]) -> None:
-    outsider = {"user": {"login": "somebody"}, "body": "caloron:retry"}
+    outsider = {"user": {"login": "outsider"}, "body": "caloron:retry"}
     api.reply("GET", f"{ISSUE}/comments", change=outsider)
-    changes = {"state": "CHANGES_REQUESTED", "user": {"login": "somebody"}}
+    changes = {"state": "CHANGES_REQUESTED", "user": {"login": "outsider"}}
     api.reply("GET", f"{PULL}/reviews", change=changes)
     api.reply("GET", RULES, change=[{"type": "creation", "parameters": LEFT_OUT}])
     for forge in forges:
@@ -162,7 +162,7 @@ def test_every_method_of_the_port_is_called() -> None:
     assert port - ELSEWHERE == CALLS.keys()
 
 
-def test_every_request_is_in_the_description_and_in_ours_and_every_answer_is_understood(
+def test_every_request_conforms_to_the_description_and_is_documented(
     github_api: GithubApi, forge: Forge, two_accounts: Forge
 ) -> None:
     _call_everything(github_api, (forge, two_accounts))
@@ -177,7 +177,7 @@ def test_every_request_is_in_the_description_and_in_ours_and_every_answer_is_und
 
 
 def _check_documentation(github_api: GithubApi) -> None:
-    """It lists every request that is made, and says that none was ever made at GitHub itself."""
+    """Check that docs/forges.md lists every request and states that no test contacts GitHub."""
     rows = [f"| `{method}` | `{path}` |" for path, method in github_api.used()]
     text = DOCS.read_text("utf-8")
     listed = [line for line in text.splitlines() if line.startswith("| `") and "` | `/" in line]
@@ -186,7 +186,7 @@ def _check_documentation(github_api: GithubApi) -> None:
     assert f"version {github_api.description.version}" in text
 
 
-def test_an_issue_and_what_is_said_on_it_are_read(forge: Forge) -> None:
+def test_an_issue_and_its_comments_are_read(forge: Forge) -> None:
     issue = forge.issue(NUMBER)
     assert (issue.number, issue.author, issue.state) == (NUMBER, "octocat", "open")
     (listed,) = forge.issues()
@@ -195,7 +195,7 @@ def test_an_issue_and_what_is_said_on_it_are_read(forge: Forge) -> None:
     assert (comment.issue, comment.author, comment.body) == (NUMBER, "octocat", "Me too")
 
 
-def test_what_github_lists_as_an_issue_may_be_a_pull_request(
+def test_a_pull_request_in_the_list_of_issues_is_not_an_issue(
     github_api: GithubApi, forge: Forge
 ) -> None:
     github_api.reply("GET", f"{REPO}/issues")
@@ -205,7 +205,7 @@ def test_what_github_lists_as_an_issue_may_be_a_pull_request(
 def test_a_pull_request_is_read_in_each_of_its_states(github_api: GithubApi, forge: Forge) -> None:
     pull = forge.pull(NUMBER)
     assert (pull.state, pull.branch, pull.head) == ("open", "new-topic", HEAD)
-    # While it is open GitHub shows a trial merge, which is none.
+    # GitHub shows the commit of a trial merge while the pull request is open.
     assert (pull.merge_commit, pull.ended_by) == ("", "")
     github_api.reply("GET", PULL, change={**OPEN, "state": "closed", "body": None})
     closed = forge.pull(NUMBER)
@@ -235,27 +235,27 @@ def test_a_review_is_read(github_api: GithubApi, forge: Forge, state: str, verdi
     github_api.reply("GET", f"{PULL}/reviews", change={"state": state})
     reviews = [(r.id, r.author, r.verdict, r.head) for r in forge.reviews(NUMBER)]
     head = "ecdd80bb57125d7ba9641ffaa4d7d2c19d3f3091"
-    # A review that is not submitted is none.
+    # A pending review is not submitted, so the adapter leaves it out.
     assert reviews == ([(80, "octocat", verdict, head)] if verdict else [])
 
 
 @pytest.mark.parametrize(
-    ("words", "permission", "trusted"),
+    ("text", "permission", "trusted"),
     [
         ("caloron:retry", "read", False),
         ("caloron:retry", "admin", True),
         ("caloron:retry", "write", True),
-        # Also with a word that is no command: its author learns which there are.
+        # The author of an unknown command gets the list of commands as an answer.
         ("caloron:nonsense", "write", True),
         ("\ncaloron:stop", "", False),
         ("\nresolved", "", False),
         ("resolved?", "", False),
     ],
 )
-def test_those_who_may_write_may_command_and_no_request_is_made_for_what_is_no_command(
-    github_api: GithubApi, forge: Forge, words: str, permission: str, trusted: bool
+def test_only_writers_may_command_and_only_commands_ask_for_permissions(
+    github_api: GithubApi, forge: Forge, text: str, permission: str, trusted: bool
 ) -> None:
-    comment = {"user": {"login": "somebody"}, "body": words}
+    comment = {"user": {"login": "outsider"}, "body": text}
     github_api.reply("GET", f"{ISSUE}/comments", change=comment)
     path = f"{REPO}/collaborators/{{username}}/permission"
     github_api.reply("GET", path, change={"permission": permission})
@@ -263,16 +263,16 @@ def test_those_who_may_write_may_command_and_no_request_is_made_for_what_is_no_c
     assert any("collaborators" in a.template for a in github_api.asked) == bool(permission)
 
 
-def test_a_poll_tells_issues_comments_pull_requests_and_main(
+def test_a_poll_reports_issues_comments_pull_requests_and_main(
     github_api: GithubApi, forge: Forge
 ) -> None:
     issue = {"number": 7, "pull_request": LEFT_OUT}
     github_api.reply("GET", f"{REPO}/issues", change=[issue, {"number": NUMBER}])
     refs = [{"ref": "refs/heads/master"}, {"ref": "refs/heads/new-topic", "object": {"sha": HEAD}}]
     github_api.reply("GET", f"{REPO}/git/matching-refs/{{ref}}", change=refs)
-    told = {type(s): s for s in forge.poll("1000000000/1000000000/0").snapshots}
-    assert told.keys() >= {IssueSnapshot, CommentSnapshot, PullSnapshot, BranchSnapshot}
-    pull, main = told[PullSnapshot], told[BranchSnapshot]
+    snapshots = {type(s): s for s in forge.poll("1000000000/1000000000/0").snapshots}
+    assert snapshots.keys() >= {IssueSnapshot, CommentSnapshot, PullSnapshot, BranchSnapshot}
+    pull, main = snapshots[PullSnapshot], snapshots[BranchSnapshot]
     assert isinstance(pull, PullSnapshot)
     assert isinstance(main, BranchSnapshot)
     assert (pull.number, pull.branch, main.name) == (NUMBER, "new-topic", "master")
@@ -296,10 +296,10 @@ def test_an_idle_poll_asks_only_whether_anything_changed(
     assert {a.headers.get("if-none-match") for a in asked} == {'W/"abc"'}
 
 
-def test_a_young_pull_request_is_looked_at_until_its_second_is_over(
+def test_a_new_pull_request_is_read_again_until_its_second_is_over(
     github_api: GithubApi, forge: Forge
 ) -> None:
-    """Also when the list of issues is answered with `not modified` from then on."""
+    """The pull request is read again even if the list of issues is `not modified`."""
     issue = {"number": NUMBER, "state": "open", "updated_at": "2026-11-16T12:00:00Z"}
     path = f"{REPO}/issues"
     looks = []
@@ -314,8 +314,8 @@ def test_a_young_pull_request_is_looked_at_until_its_second_is_over(
     assert looks == [1, 1, 1, 0]
 
 
-def test_branches_come_in_one_answer(github_api: GithubApi) -> None:
-    """What is asked for them has no pages to ask for."""
+def test_the_list_of_branches_has_no_pages(github_api: GithubApi) -> None:
+    """The request for branches has no parameters for pages."""
     path = f"{REPO}/git/matching-refs/{{ref}}"
     operation = github_api.description.operation("GET", path)
     assert operation
@@ -323,7 +323,7 @@ def test_branches_come_in_one_answer(github_api: GithubApi) -> None:
     assert known == {"owner", "repo", "ref"}
 
 
-def test_a_forge_whose_clock_is_set_back_is_asked_from_its_new_time_on(
+def test_a_poll_follows_a_clock_of_the_forge_that_is_set_back(
     github_api: GithubApi, forge: Forge
 ) -> None:
     path = f"{REPO}/issues"
@@ -338,7 +338,7 @@ def test_a_forge_whose_clock_is_set_back_is_asked_from_its_new_time_on(
 
 
 def _examples(api: GithubApi, template: str, name: str, *changes: dict[str, Any]) -> dict[str, Any]:
-    """Items of a list within an answer, each the official example with other values."""
+    """Return a list for an answer, whose items are the official example with changed values."""
     value = api.description.answer("GET", template, _Reply())[1]
     return {name: [value[name][0] | change for change in changes]}
 
@@ -355,7 +355,7 @@ RUNS = f"{REPO}/commits/{{ref}}/check-runs"
         ("deploy x", "failure", "red", "build: failure, deploy [*]: pending"),
     ],
 )
-def test_checks_are_statuses_and_check_runs_and_what_is_required_by_its_very_name(
+def test_checks_join_statuses_check_runs_and_required_names(
     github_api: GithubApi,
     forge: Forge,
     other: str,
@@ -377,7 +377,7 @@ def test_checks_are_statuses_and_check_runs_and_what_is_required_by_its_very_nam
     assert forge.checks(HEAD) == Checks(state=state, detail=detail)
 
 
-def test_a_token_that_may_not_read_check_runs_sees_statuses_and_init_says_so(
+def test_init_warns_if_the_token_may_not_read_check_runs(
     github_api: GithubApi, forge: Forge
 ) -> None:
     assert forge.about().sees_check_runs
@@ -419,7 +419,7 @@ def test_a_verdict_is_a_review_with_two_accounts(
     assert asked.body == {"event": "REQUEST_CHANGES", "body": VERDICT, "commit_id": HEAD}
 
 
-def test_a_merge_says_which_head_it_means(github_api: GithubApi, forge: Forge) -> None:
+def test_a_merge_request_names_its_head(github_api: GithubApi, forge: Forge) -> None:
     github_api.reply("GET", PULL, change=MERGED, times=1)
     github_api.reply("GET", PULL, change=OPEN, times=1)
     merged = forge.merge(NUMBER, HEAD, BRANCH_TIP, "Merge it\n\nwell").pull
@@ -432,7 +432,7 @@ def test_a_merge_says_which_head_it_means(github_api: GithubApi, forge: Forge) -
 
 @dataclass
 class PushedMerge:
-    """A bare repository in the place of GitHub's, and a merge commit that may land on its main."""
+    """A bare repository in place of GitHub, and a merge commit that may be pushed to its main."""
 
     main: Path
     base: str
@@ -476,7 +476,7 @@ def test_a_verified_merge_is_pushed_where_main_is_not_protected(
     assert not _asked_to_merge(github_api)
 
 
-def test_a_main_that_moves_after_the_look_at_it_takes_no_push(
+def test_a_verified_merge_is_refused_if_main_moves_before_the_push(
     github_api: GithubApi, forge: Forge, pushed: PushedMerge
 ) -> None:
     theirs = git(pushed.verified.source, "commit-tree", "HEAD^{tree}", "-m", "theirs")
@@ -488,7 +488,7 @@ def test_a_main_that_moves_after_the_look_at_it_takes_no_push(
 
 
 @pytest.mark.parametrize("why", ["protected", "ruleset", "only squash", "no right", "hook"])
-def test_a_merge_is_left_to_github_where_main_may_not_be_pushed_to(
+def test_github_merges_if_main_may_not_be_pushed_to(
     github_api: GithubApi, forge: Forge, pushed: PushedMerge, why: str
 ) -> None:
     match why:
@@ -511,7 +511,7 @@ def test_a_merge_is_left_to_github_where_main_may_not_be_pushed_to(
     assert _asked_to_merge(github_api)
 
 
-def test_a_pushed_merge_that_github_does_not_show_yet_is_waited_for(
+def test_a_pushed_merge_is_retried_until_github_shows_it(
     github_api: GithubApi, forge: Forge, pushed: PushedMerge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("caloron.forge.remote.merge._PATIENCE_S", 0.0)
@@ -525,18 +525,18 @@ def test_a_pushed_merge_that_github_does_not_show_yet_is_waited_for(
         forge.mark_merged(NUMBER, pushed.verified.commit)
 
 
-def test_a_merge_of_a_person_who_was_faster_is_not_ours(
+def test_a_merge_that_a_person_finished_first_is_not_ours(
     github_api: GithubApi, forge: Forge
 ) -> None:
     github_api.reply("GET", PULL, change=MERGED, times=1)
     github_api.reply("GET", PULL, change=OPEN, times=1)
-    words = {"message": "Pull Request is not mergeable"}
-    github_api.reply("PUT", f"{PULL}/merge", 405, change=words)
+    answer = {"message": "Pull Request is not mergeable"}
+    github_api.reply("PUT", f"{PULL}/merge", 405, change=answer)
     assert not forge.merge(NUMBER, HEAD, BRANCH_TIP, "").did_it
 
 
 @pytest.mark.parametrize("state", [OPEN, MERGED])
-def test_a_pull_request_that_was_pointed_at_another_branch_has_ended_and_is_not_merged(
+def test_a_pull_request_with_another_base_branch_is_closed_and_not_merged(
     github_api: GithubApi, forge: Forge, state: dict[str, Any]
 ) -> None:
     github_api.reply("GET", PULL, change={**state, "base": {"ref": "release"}})
@@ -548,15 +548,15 @@ def test_a_pull_request_that_was_pointed_at_another_branch_has_ended_and_is_not_
     assert not [a for a in github_api.asked if a.method == "PUT"]
 
 
-def test_a_main_that_is_renamed_is_followed(github_api: GithubApi, forge: Forge) -> None:
+def test_the_adapter_follows_a_renamed_main(github_api: GithubApi, forge: Forge) -> None:
     assert forge.main == "master"
     github_api.reply("GET", REPO, change={"default_branch": "trunk"})
     refs = [{"ref": "refs/heads/trunk", "object": {"sha": HEAD}}]
     github_api.reply("GET", f"{REPO}/git/matching-refs/{{ref}}", change=refs)
-    told = forge.poll("1000000000/1000000000/0").snapshots
-    assert [(one.name, one.commit) for one in told if isinstance(one, BranchSnapshot)] == [
-        ("trunk", HEAD)
-    ]
+    snapshots = forge.poll("1000000000/1000000000/0").snapshots
+    assert [
+        (branch.name, branch.commit) for branch in snapshots if isinstance(branch, BranchSnapshot)
+    ] == [("trunk", HEAD)]
     assert forge.main == "trunk"
 
 
@@ -570,7 +570,7 @@ def test_a_pull_request_that_moved_to_the_renamed_main_is_still_open(
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "mergeable", "error"),
+    ("status", "message", "mergeable", "error"),
     [
         (405, "Pull Request is not mergeable", False, MergeConflict),
         (409, "Head branch was modified. Review and try the merge again.", True, NotYet),
@@ -581,11 +581,11 @@ def test_a_pull_request_that_moved_to_the_renamed_main_is_still_open(
     ],
 )
 def test_a_refused_merge_is_explained(
-    github_api: GithubApi, forge: Forge, status: int, said: str, mergeable: bool, error: type
+    github_api: GithubApi, forge: Forge, status: int, message: str, mergeable: bool, error: type
 ) -> None:
     github_api.reply("GET", PULL, change={**OPEN, "mergeable": mergeable})
-    github_api.reply("PUT", f"{PULL}/merge", status, change={"message": said})
-    # While GitHub is still looking it does not say.
+    github_api.reply("PUT", f"{PULL}/merge", status, change={"message": message})
+    # GitHub reports null until it has computed whether the pull request is mergeable.
     github_api.reply("GET", PULL, change={**OPEN, "mergeable": None}, times=3)
     with pytest.raises(error) as refused:
         forge.merge(NUMBER, HEAD, BRANCH_TIP, "")
@@ -609,10 +609,10 @@ def test_a_body_that_github_would_refuse_is_cut(github_api: GithubApi, forge: Fo
 
 
 @pytest.mark.parametrize("status", [200, 404, 410])
-def test_what_was_moved_away_or_deleted_is_not_here(
+def test_a_transferred_or_deleted_issue_is_not_found(
     github_api: GithubApi, forge: Forge, status: int
 ) -> None:
-    """GitHub answers for a transferred issue with the one that it is now, elsewhere."""
+    """For a transferred issue GitHub returns the issue of the other repository."""
     elsewhere = {"number": 3, "pull_request": LEFT_OUT} if status == 200 else {}
     github_api.reply("GET", ISSUE, status, change=elsewhere)
     with pytest.raises(NotFound, match="1347"):
@@ -627,7 +627,7 @@ def test_what_was_moved_away_or_deleted_is_not_here(
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("bypass", ["never", "pull_requests_only", "always"])
-def test_rules_that_would_throw_away_what_agents_made_are_refused(
+def test_rules_that_reject_the_pushes_of_agents_are_refused(
     github_api: GithubApi, forge: Forge, kind: str, words: str, bypass: str
 ) -> None:
     config = ProjectConfig(name="shop", forge="github", repo="octocat/Hello-World")
@@ -654,7 +654,7 @@ def test_a_second_account_that_does_not_see_the_repository_is_refused(
     config = ProjectConfig(name="shop", forge="github", repo="octocat/Hello-World")
     refuse_unfit(config, two_accounts, two_accounts.about())
 
-    # The first account is asked first.
+    # The first request is that of the first account.
     github_api.reply("GET", REPO, 404, times=1)
     github_api.reply("GET", REPO, change={"permissions": RIGHTS}, times=1)
     with pytest.raises(PreconditionFailed, match="judge, the second account"):

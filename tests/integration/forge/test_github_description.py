@@ -1,4 +1,4 @@
-"""The server that stands for GitHub refuses what the official description does not have."""
+"""The server that stands for GitHub refuses requests that the official description lacks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def client(github_api: GithubApi) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_a_request_of_the_description_is_answered_with_its_example(
+def test_the_server_answers_a_valid_request_with_its_example(
     github_api: GithubApi, client: httpx.Client
 ) -> None:
     answer = client.get("/repos/o/r/issues", params={"state": "all", "per_page": 100})
@@ -42,7 +42,7 @@ def test_a_request_of_the_description_is_answered_with_its_example(
         ("GET", "/repos/o/r/issues", {"title": "one"}, "takes no body"),
     ],
 )
-def test_a_request_that_is_not_in_the_description_is_refused_and_told(
+def test_the_server_refuses_and_reports_an_invalid_request(
     github_api: GithubApi, client: httpx.Client, method: str, path: str, body: object, problem: str
 ) -> None:
     answer = client.request(method, path, json=body)
@@ -51,7 +51,7 @@ def test_a_request_that_is_not_in_the_description_is_refused_and_told(
     github_api.problems.clear()
 
 
-def test_an_example_may_tell_another_state_as_long_as_it_conforms(
+def test_a_changed_example_must_conform_to_the_description(
     github_api: GithubApi, client: httpx.Client
 ) -> None:
     issue = f"{REPO}/issues/{{issue_number}}"

@@ -1,4 +1,4 @@
-"""The one HTTP client, against a server that answers exactly what a test says."""
+"""The HTTP client of the forges, against a server with scripted responses."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def answer(
 
 
 class Scripted(Endpoint):
-    """Answers requests in turn; the last answer is for all that follow."""
+    """Returns the scripted responses in turn; the last response is repeated."""
 
     @property
     def asked(self) -> list[tuple[str, str, dict[str, str], dict[str, str]]]:
@@ -55,7 +55,7 @@ class Scripted(Endpoint):
 
 
 class Wait:
-    """A clock that stands still, and a sleep that only moves it."""
+    """A clock that only its own `sleep` moves."""
 
     def __init__(self) -> None:
         self.time = 1_800_000_000.0
@@ -71,9 +71,9 @@ class Wait:
 
 @pytest.fixture
 def server() -> Iterator[Scripted]:
-    made = Scripted(answer())
-    yield made
-    made.close()
+    scripted = Scripted(answer())
+    yield scripted
+    scripted.close()
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def http(server: Scripted, wait: Wait, monkeypatch: pytest.MonkeyPatch) -> Itera
     "failures",
     [(answer(cut="before"), answer(502)), (answer(body={"id": 1}, cut="half"), answer(500))],
 )
-def test_a_read_that_fails_in_passing_is_tried_again(
+def test_a_read_that_fails_temporarily_is_retried(
     server: Scripted, http: ForgeHttp, wait: Wait, failures: tuple[Reply, ...]
 ) -> None:
     server.replies = [*failures, answer(body={"login": "anna"})]
@@ -104,7 +104,7 @@ def test_a_read_that_fails_in_passing_is_tried_again(
     assert http.breaker.requests == {"GET": 3}
 
 
-def test_a_read_that_is_tried_again_is_in_the_log_without_the_token(
+def test_a_retried_read_is_logged_without_the_token(
     server: Scripted, http: ForgeHttp, tmp_path: Path
 ) -> None:
     server.replies = [answer(503, {"message": f"{SECRET} is not wanted now"}), answer()]
@@ -123,16 +123,16 @@ def test_a_read_that_is_tried_again_is_in_the_log_without_the_token(
 @pytest.mark.parametrize(
     "reply", [answer(cut="before"), answer(500), answer(502), answer(body={"id": 1}, cut="half")]
 )
-def test_a_change_whose_answer_is_lost_is_sent_once(
+def test_a_change_is_not_retried_if_its_response_is_lost(
     server: Scripted, http: ForgeHttp, reply: Reply
 ) -> None:
     server.replies = [reply]
     with pytest.raises(ForgeUnavailable, match="did not answer POST"):
         http.change("POST", "issues", {"title": "one"})
-    assert [asked[0] for asked in server.asked] == ["POST"]
+    assert [request[0] for request in server.asked] == ["POST"]
 
 
-def test_a_read_that_never_succeeds_ends(server: Scripted, http: ForgeHttp) -> None:
+def test_a_read_gives_up_after_three_tries(server: Scripted, http: ForgeHttp) -> None:
     server.replies = [answer(503)]
     with pytest.raises(ForgeUnavailable, match="HTTP 503"):
         http.get("issues")
@@ -154,7 +154,7 @@ def test_parameters_are_encoded(server: Scripted, http: ForgeHttp) -> None:
         (403, {}, {"message": "You have exceeded a secondary rate limit"}, 60),
     ],
 )
-def test_a_limit_pauses_every_request_to_the_host_until_it_is_over(
+def test_a_rate_limit_pauses_every_request_to_the_host(
     server: Scripted,
     http: ForgeHttp,
     wait: Wait,
@@ -164,7 +164,7 @@ def test_a_limit_pauses_every_request_to_the_host_until_it_is_over(
     seconds: int,
 ) -> None:
     if "X-RateLimit-Reset" in headers:
-        # In seconds of the forge's own clock, which is not ours.
+        # The header counts seconds of the forge's clock.
         headers = headers | {"X-RateLimit-Reset": str(http.get("/version").date_s + 600)}
     server.replies = [answer(status, body, headers), answer()]
     before = len(server.asked)
@@ -179,7 +179,7 @@ def test_a_limit_pauses_every_request_to_the_host_until_it_is_over(
     assert len(server.asked) == before + 2
 
 
-def test_a_host_that_says_when_it_is_back_is_not_asked_before_and_that_is_no_quota(
+def test_a_host_with_a_retry_time_is_unavailable_until_then(
     server: Scripted, http: ForgeHttp, wait: Wait
 ) -> None:
     server.replies = [answer(503, {}, {"Retry-After": "90"}), answer()]
@@ -194,7 +194,7 @@ def test_a_host_that_says_when_it_is_back_is_not_asked_before_and_that_is_no_quo
     http.get("issues")
 
 
-def test_a_quota_is_told_in_universal_time(
+def test_the_end_of_a_quota_is_printed_in_utc(
     server: Scripted, http: ForgeHttp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
@@ -208,9 +208,7 @@ def test_a_quota_is_told_in_universal_time(
         time.tzset()
 
 
-def test_the_last_request_of_a_quota_is_answered_and_the_next_one_waits(
-    server: Scripted, http: ForgeHttp
-) -> None:
+def test_the_request_after_the_last_one_of_a_quota_waits(server: Scripted, http: ForgeHttp) -> None:
     server.replies = [answer(headers={"X-RateLimit-Remaining": "0"})]
     assert http.get("issues").status == 200
     with pytest.raises(ForgePaused):
@@ -218,7 +216,7 @@ def test_the_last_request_of_a_quota_is_answered_and_the_next_one_waits(
     assert len(server.asked) == 1
 
 
-def test_a_host_that_does_not_answer_is_left_alone_and_then_tried_once(
+def test_a_host_that_does_not_answer_is_paused_and_then_tried_once(
     server: Scripted, http: ForgeHttp, wait: Wait
 ) -> None:
     server.replies = [answer(cut="before")]
@@ -240,9 +238,7 @@ def test_a_host_that_does_not_answer_is_left_alone_and_then_tried_once(
     http.change("POST", "issues", {})
 
 
-def test_a_polled_read_that_did_not_change_is_the_same_answer(
-    server: Scripted, http: ForgeHttp
-) -> None:
+def test_a_polled_read_reuses_an_unchanged_response(server: Scripted, http: ForgeHttp) -> None:
     server.replies = [
         answer(body={"login": "anna"}, headers={"ETag": '"v1"'}),
         answer(304),
@@ -256,10 +252,8 @@ def test_a_polled_read_that_did_not_change_is_the_same_answer(
     assert "if-none-match" not in server.asked[2][3]
 
 
-def test_an_answer_that_did_not_change_carries_the_time_of_now(
-    server: Scripted, http: ForgeHttp
-) -> None:
-    """The forge's clock goes on also while nothing happens; polls count by it."""
+def test_an_unchanged_response_has_the_current_time(server: Scripted, http: ForgeHttp) -> None:
+    """Polls use the forge's clock, which goes on while nothing changes."""
     then, now = "Mon, 16 Nov 2026 12:00:00 GMT", "Mon, 16 Nov 2026 12:00:09 GMT"
     server.replies = [
         answer(body=[], headers={"ETag": '"v1"', "Date": then}),
@@ -270,7 +264,7 @@ def test_an_answer_that_did_not_change_carries_the_time_of_now(
     assert (again.body, again.date_s - first.date_s) == (first.body, 9)
 
 
-def test_an_answer_whose_encoding_is_broken_is_one_that_did_not_come(
+def test_a_response_with_a_broken_encoding_counts_as_no_response(
     server: Scripted, http: ForgeHttp
 ) -> None:
     server.replies = [answer(body=b"no gzip at all", headers={"Content-Encoding": "gzip"})]
@@ -281,51 +275,47 @@ def test_an_answer_whose_encoding_is_broken_is_one_that_did_not_come(
 
 
 @pytest.mark.parametrize("hours", [-10, -2, 0, 2, 10])
-def test_of_two_looks_within_a_second_the_later_is_the_newer_however_wrong_our_clock_is(
+def test_versions_rise_within_a_second_even_if_our_clock_is_wrong(
     server: Scripted, http: ForgeHttp, wait: Wait, hours: int
 ) -> None:
-    there = int(wait.time) + hours * 3600
-    server.replies = [answer(headers={"Date": formatdate(there, usegmt=True)})]
+    server_s = int(wait.time) + hours * 3600
+    server.replies = [answer(headers={"Date": formatdate(server_s, usegmt=True)})]
     versions = []
     for _ in range(4):
-        versions.append(version(there, http.get("issues").began_ms))
+        versions.append(version(server_s, http.get("issues").began_ms))
         wait.time += 0.002
     assert versions == sorted(set(versions))
     before = http.breaker.server_time_ms()
-    assert version(there, before) > versions[-1]
+    assert version(server_s, before) > versions[-1]
 
 
-def test_all_pages_are_read_from_our_own_address_whatever_the_link_says(
-    server: Scripted, http: ForgeHttp
-) -> None:
+def test_all_pages_are_read_from_the_configured_address(server: Scripted, http: ForgeHttp) -> None:
     link = '<http://elsewhere.example/api/v1/repos/o/r/issues?page=2&limit=1>; rel="next"'
     server.replies = [
         answer(body=[{"login": "a"}], headers={"Link": link}),
         answer(body=[{"login": "b"}]),
     ]
-    found = [one.login for _, page in http.pages("issues", {"limit": 1}, User) for one in page]
-    assert found == ["a", "b"]
+    logins = [user.login for _, page in http.pages("issues", {"limit": 1}, User) for user in page]
+    assert logins == ["a", "b"]
     assert [asked[2] for asked in server.asked] == [{"limit": "1"}, {"limit": "1", "page": "2"}]
 
 
-def test_a_list_with_a_total_and_no_link_is_read_to_its_end(
-    server: Scripted, http: ForgeHttp
-) -> None:
+def test_a_list_with_a_total_and_no_link_is_complete(server: Scripted, http: ForgeHttp) -> None:
     total = {"X-Total-Count": "3"}
     server.replies = [
         answer(body=[{"login": "a"}, {"login": "b"}], headers=total),
         answer(body=[{"login": "c"}], headers=total),
     ]
-    found = [one.login for _, page in http.pages("labels", {}, User) for one in page]
-    assert found == ["a", "b", "c"]
+    logins = [user.login for _, page in http.pages("labels", {}, User) for user in page]
+    assert logins == ["a", "b", "c"]
 
 
 def test_a_redirect_is_followed_for_reads_on_the_same_host_only(
     server: Scripted, http: ForgeHttp
 ) -> None:
     for status in (301, 302, 307, 308):
-        there = answer(status, headers={"Location": "/api/v1/repositories/7"})
-        server.replies = [there, answer(body={"login": "new"})]
+        redirect = answer(status, headers={"Location": "/api/v1/repositories/7"})
+        server.replies = [redirect, answer(body={"login": "new"})]
         assert http.get("").read(User).login == "new"
         server.replies = [answer(status, headers={"Location": "http://elsewhere.example/"})]
         with pytest.raises(ForgeError, match=r"elsewhere\.example"):
@@ -335,7 +325,7 @@ def test_a_redirect_is_followed_for_reads_on_the_same_host_only(
         http.change("POST", "issues", {})
 
 
-def test_an_answer_without_end_is_refused(
+def test_a_response_over_the_size_limit_is_refused(
     server: Scripted, http: ForgeHttp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http._client, "_size_limit", 1000)
@@ -354,7 +344,7 @@ def test_an_answer_without_end_is_refused(
         (422, ForgeError, "title is missing"),
     ],
 )
-def test_a_refusal_says_what_and_why(
+def test_a_refusal_names_the_request_and_the_reason(
     server: Scripted, http: ForgeHttp, status: int, kind: type[CaloronError], words: str
 ) -> None:
     body = {"message": f"it is so {SECRET}", "errors": [{"message": "title is missing"}]}
@@ -365,7 +355,7 @@ def test_a_refusal_says_what_and_why(
     assert not isinstance(refused.value, ForgeUnavailable)
 
 
-def test_a_token_that_was_replaced_is_read_again_once_and_the_request_sent_again(
+def test_a_refused_request_is_sent_again_once_with_the_replaced_token(
     server: Scripted, wait: Wait, tmp_path: Path
 ) -> None:
     file = tmp_path / "token"
@@ -383,7 +373,7 @@ def test_a_token_that_was_replaced_is_read_again_once_and_the_request_sent_again
     assert [headers["authorization"] for *_, headers in server.asked] == [
         "token first", "token first", "token second",
     ]  # fmt: skip
-    # The same one again is not tried a second time.
+    # The client does not try the same token twice.
     with pytest.raises(ForgeUnavailable, match=f"the file {file} any more"):
         http.change("POST", "issues", {"title": "x"})
     assert len(server.asked) == 4
@@ -394,7 +384,7 @@ def test_a_token_that_was_replaced_is_read_again_once_and_the_request_sent_again
     client.close()
 
 
-def test_a_variable_whose_token_ran_out_says_to_stop_first(
+def test_an_expired_token_of_a_variable_has_the_hint_to_stop_the_sprint(
     server: Scripted, http: ForgeHttp
 ) -> None:
     http.get("issues")
@@ -406,7 +396,7 @@ def test_a_variable_whose_token_ran_out_says_to_stop_first(
 
 
 @pytest.mark.parametrize("body", [b"<html>sign in</html>", b'{"login": "a"', b"[]", b"null"])
-def test_what_is_no_json_of_a_forge_is_said_to_be_none(
+def test_a_response_without_the_expected_json_is_refused(
     server: Scripted, http: ForgeHttp, body: bytes
 ) -> None:
     server.replies = [answer(body=body)]
@@ -414,7 +404,7 @@ def test_what_is_no_json_of_a_forge_is_said_to_be_none(
         http.get("/user").read(User)
 
 
-def test_the_token_stands_in_the_header_and_nowhere_else(server: Scripted, http: ForgeHttp) -> None:
+def test_the_token_is_only_in_the_header(server: Scripted, http: ForgeHttp) -> None:
     http.get("issues")
     assert server.asked[0][3]["authorization"] == f"token {SECRET}"
     assert SECRET not in repr(http) + repr(http.__dict__) + server.asked[0][1]

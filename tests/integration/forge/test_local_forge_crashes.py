@@ -30,7 +30,7 @@ except CaloronError as error:
 
 
 def start(project: Path, call: str, crash: str = "") -> subprocess.Popen[str]:
-    """Another process that does one thing to the forge, killed at a crash point if one is named."""
+    """Start a process that makes one call of the forge and is killed at its crash point, if any."""
     source = Path(__file__).parents[3] / "src"
     environment = {**os.environ, "PYTHONPATH": str(source)}
     if crash:
@@ -59,7 +59,7 @@ READS: dict[str, Callable[[LocalForge, int, str, str], object]] = {
 
 
 @pytest.mark.parametrize("read", READS)
-def test_a_merge_killed_before_it_was_recorded_is_merged_for_whoever_looks_next(
+def test_every_read_completes_a_merge_that_was_killed_before_its_record(
     forge: LocalForge, clone: Clone, project: Path, read: str
 ) -> None:
     issue = forge.create_issue("one", "", ())
@@ -76,9 +76,7 @@ def test_a_merge_killed_before_it_was_recorded_is_merged_for_whoever_looks_next(
     assert parents == f"{base} {pull.head}"
 
 
-def test_a_recovery_that_is_killed_as_well_is_repeated(
-    forge: LocalForge, clone: Clone, project: Path
-) -> None:
+def test_a_killed_recovery_is_repeated(forge: LocalForge, clone: Clone, project: Path) -> None:
     pull = clone.open_pull(forge, "feature")
     clone.push("feature:main")
     killed(project, "LocalForge(project).poll('')", "notice.before_commit")
@@ -86,7 +84,7 @@ def test_a_recovery_that_is_killed_as_well_is_repeated(
     assert forge.pull(pull.number).state == "merged"
 
 
-def test_a_push_killed_before_it_was_recorded_is_found_by_the_next_one(
+def test_the_next_push_completes_a_push_that_was_killed_before_its_record(
     forge: LocalForge, clone: Clone, project: Path
 ) -> None:
     pull = clone.open_pull(forge, "feature")
@@ -98,32 +96,32 @@ def test_a_push_killed_before_it_was_recorded_is_found_by_the_next_one(
 
 
 @pytest.mark.parametrize("moment", ["before_commit", "after_commit"])
-def test_an_issue_whose_creator_was_killed_is_made_once_by_looking_first(
+def test_a_search_by_marker_prevents_a_second_issue_after_a_crash(
     forge: LocalForge, project: Path, moment: str
 ) -> None:
     body = marker("sample-1/one")
     call = f"LocalForge(project).create_issue('one', {body!r}, ())"
     killed(project, call, f"issue.{moment}")
-    found = forge.find_issue("sample-1/one")
-    assert (found is not None) == (moment == "after_commit")
-    if found is None:
+    issue = forge.find_issue("sample-1/one")
+    assert (issue is not None) == (moment == "after_commit")
+    if issue is None:
         forge.create_issue("one", body, ())
     assert [i.number for i in forge.issues()] == [1]
 
 
-def test_a_pull_request_whose_creator_was_killed_is_found_again(
+def test_a_search_by_marker_finds_the_pull_request_of_a_killed_process(
     forge: LocalForge, clone: Clone, project: Path
 ) -> None:
     commit = clone.commit("feature", {"a.txt": "1"})
     forge.push(clone.path, "feature", commit, "")
     call = f"LocalForge(project).open_pull('one', {marker('one/1')!r}, 'feature')"
     killed(project, call, "pull.after_commit")
-    found = forge.find_pull("feature", "one/1")
-    assert found is not None
-    assert forge.pulls() == [found]
+    pull = forge.find_pull("feature", "one/1")
+    assert pull is not None
+    assert forge.pulls() == [pull]
 
 
-def test_a_creation_that_was_killed_is_finished_by_the_next_one(tmp_path: Path) -> None:
+def test_the_next_creation_completes_a_killed_creation(tmp_path: Path) -> None:
     project = tmp_path / "sample"
     killed(project, "create_local_forge(project, name='sample')", "notice.before_commit")
     forge = create_local_forge(project, name="sample")
@@ -132,7 +130,7 @@ def test_a_creation_that_was_killed_is_finished_by_the_next_one(tmp_path: Path) 
     forge.close()
 
 
-def test_of_two_merges_onto_one_base_exactly_one_wins(
+def test_only_one_of_two_merges_onto_the_same_base_succeeds(
     forge: LocalForge, clone: Clone, project: Path
 ) -> None:
     pulls = [clone.open_pull(forge, f"branch{n}") for n in range(4)]
@@ -144,8 +142,8 @@ def test_of_two_merges_onto_one_base_exactly_one_wins(
             for p in waiting
         ]
         processes = [start(project, call) for call in calls]
-        said = sorted(process.communicate()[0].strip() for process in processes)
-        assert said == ["StaleBase", "merged"]
+        results = sorted(process.communicate()[0].strip() for process in processes)
+        assert results == ["StaleBase", "merged"]
     assert len(forge.pulls("merged")) == 2
     assert len(files_on_main(forge)) == 1 + 2
     assert len(pulls) == 4
@@ -160,8 +158,8 @@ def test_two_processes_that_merge_the_same_pull_request_merge_it_once(
         f"LocalForge(project).merge({pull.number}, {pull.head!r}, {base!r}, '').pull.merge_commit"
     )
     processes = [start(project, call) for _ in range(2)]
-    said = {process.communicate()[0].strip() for process in processes}
-    assert said == {main_of(forge)}
+    commits = {process.communicate()[0].strip() for process in processes}
+    assert commits == {main_of(forge)}
     assert git(Path(forge.remote().url), "rev-list", "--count", "main") == "3"
 
 
@@ -177,7 +175,7 @@ def test_many_pollers_record_a_push_by_hand_once(
     for process in [start(project, call) for _ in range(3)]:
         process.communicate()
         assert process.returncode == 0
-    seen = forge.poll(cursor)
-    assert sorted(s.object for s in seen.snapshots) == ["branch:main", "pull:1"]
-    # One version each for the branch, its pull request and main: nothing was told twice.
-    assert int(seen.cursor) - int(cursor) == 3
+    observation = forge.poll(cursor)
+    assert sorted(s.object for s in observation.snapshots) == ["branch:main", "pull:1"]
+    # The branch, its pull request and main get one version each, so no change was recorded twice.
+    assert int(observation.cursor) - int(cursor) == 3

@@ -1,4 +1,4 @@
-"""How a local forge is made: new, or out of a repository that a person has."""
+"""Creation of a local forge: empty, or from a repository of a person."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_new_forge_has_a_main_with_a_readme(forge: LocalForge) -> None:
     assert git(Path(forge.remote().url), "rev-parse", "--is-bare-repository") == "true"
 
 
-def test_making_it_again_changes_nothing(
+def test_a_repeated_creation_changes_nothing(
     forge: LocalForge, clone: Clone, project: Path, source: Path
 ) -> None:
     pull = clone.open_pull(forge, "feature")
@@ -43,9 +43,7 @@ def test_making_it_again_changes_nothing(
     again.close()
 
 
-def test_main_starts_as_the_commit_checked_out_whatever_its_branch(
-    source: Path, project: Path
-) -> None:
+def test_main_starts_at_the_commit_that_is_checked_out(source: Path, project: Path) -> None:
     forge = create_local_forge(project, source=source, name="sample")
     assert main_of(forge) == git(source, "rev-parse", "HEAD")
     assert files_on_main(forge) == {"app.py": "print('hallo')"}
@@ -53,9 +51,7 @@ def test_main_starts_as_the_commit_checked_out_whatever_its_branch(
     forge.close()
 
 
-def test_a_detached_head_and_a_bare_or_shallow_repository_are_taken(
-    source: Path, tmp_path: Path
-) -> None:
+def test_detached_bare_and_shallow_repositories_are_accepted(source: Path, tmp_path: Path) -> None:
     first = git(source, "rev-parse", "HEAD")
     git(source, "commit", "--quiet", "--allow-empty", "-m", "second")
     second = git(source, "rev-parse", "HEAD")
@@ -70,7 +66,7 @@ def test_a_detached_head_and_a_bare_or_shallow_repository_are_taken(
         forge.close()
 
 
-def test_what_cannot_be_a_source_is_refused_with_the_reason(source: Path, tmp_path: Path) -> None:
+def test_an_unsuitable_source_is_refused_with_the_reason(source: Path, tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.mkdir()
     empty = tmp_path / "empty"
@@ -90,9 +86,7 @@ def test_what_cannot_be_a_source_is_refused_with_the_reason(source: Path, tmp_pa
 
 
 @pytest.mark.parametrize("steps", ["directory", "init", "main"])
-def test_a_creation_that_stopped_half_way_is_finished(
-    project: Path, source: Path, steps: str
-) -> None:
+def test_an_interrupted_creation_is_completed(project: Path, source: Path, steps: str) -> None:
     bare = project / "forge.git"
     bare.mkdir(parents=True)
     if steps != "directory":
@@ -107,7 +101,7 @@ def test_a_creation_that_stopped_half_way_is_finished(
     forge.close()
 
 
-def test_a_forge_inside_a_git_repository_never_touches_that_one(source: Path) -> None:
+def test_a_forge_inside_a_git_repository_never_changes_that_repository(source: Path) -> None:
     forge = create_local_forge(source / "home" / "sample", name="sample")
     assert files_on_main(forge) == {"README.md": "# sample"}
     assert git(source, "branch", "--list") == "* trunk"
@@ -115,9 +109,9 @@ def test_a_forge_inside_a_git_repository_never_touches_that_one(source: Path) ->
 
 
 def test_a_directory_that_is_no_forge_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PreconditionFailed, match="no complete forge") as told:
+    with pytest.raises(PreconditionFailed, match="no complete forge") as refused:
         LocalForge(tmp_path)
-    assert "caloron init" in told.value.hint
+    assert "caloron init" in refused.value.hint
     assert list(tmp_path.iterdir()) == []
 
 

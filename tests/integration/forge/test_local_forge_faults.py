@@ -1,4 +1,4 @@
-"""What the local forge says when its files, git or the disk do not play along."""
+"""Errors of the local forge if its files, git or the disk fail."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def test_a_locked_database_may_be_tried_again(
     hasty = LocalForge(project)
     other = sqlite3.connect(project / "forge.sqlite", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(ForgeUnavailable, match=r"forge\.sqlite.*locked") as told:
+    with pytest.raises(ForgeUnavailable, match=r"forge\.sqlite.*locked") as raised:
         hasty.create_issue("one", "", ())
-    assert "close that program" in told.value.hint
+    assert "close that program" in raised.value.hint
     assert hasty.issues() == []
     other.execute("ROLLBACK")
     assert hasty.create_issue("one", "", ()).number == 1
@@ -34,24 +34,22 @@ def test_a_locked_database_may_be_tried_again(
     hasty.close()
 
 
-def test_a_damaged_database_is_an_error_that_does_not_pass(
-    forge: LocalForge, project: Path
-) -> None:
+def test_a_damaged_database_is_a_permanent_error(forge: LocalForge, project: Path) -> None:
     forge.close()
     (project / "forge.sqlite").write_bytes(b"no database" * 1000)
-    with pytest.raises(ForgeError, match="not a database") as told:
+    with pytest.raises(ForgeError, match="not a database") as raised:
         LocalForge(project)
-    assert not isinstance(told.value, ForgeUnavailable)
+    assert not isinstance(raised.value, ForgeUnavailable)
 
 
-def test_a_full_disk_is_told_and_loses_nothing(forge: LocalForge, project: Path) -> None:
+def test_a_full_disk_is_reported_and_loses_no_issue(forge: LocalForge, project: Path) -> None:
     forge.create_issue("one", "", ())
     pages = forge._records._database.row("PRAGMA page_count")
     assert pages is not None
     forge._records._database.row(f"PRAGMA max_page_count = {pages[0]}")
-    with pytest.raises(ForgeUnavailable, match="full") as told:
+    with pytest.raises(ForgeUnavailable, match="full") as raised:
         forge.create_issue("two", "x" * 200_000, ())
-    assert "free some space" in told.value.hint
+    assert "free some space" in raised.value.hint
     forge._records._database.row("PRAGMA max_page_count = 100000")
     assert [i.title for i in forge.issues()] == ["one"]
     assert forge.create_issue("two", "", ()).number == 2
@@ -72,10 +70,10 @@ def test_a_lock_left_on_main_is_named_and_the_merge_may_be_tried_again(
 
 
 @pytest.mark.parametrize("branch", ["main", "feature"])
-def test_a_lock_that_a_killed_git_left_long_ago_stops_nothing(
+def test_an_old_lock_of_a_killed_git_blocks_no_change(
     forge: LocalForge, clone: Clone, branch: str
 ) -> None:
-    """Else each try fails for ever, and a sprint never ends."""
+    """Without this rule each retry fails, and the sprint never ends."""
     pull = clone.open_pull(forge, "feature")
     lock = Path(forge.remote().url) / "refs" / "heads" / f"{branch}.lock"
     lock.touch()
@@ -93,7 +91,7 @@ def test_a_lock_that_a_killed_git_left_long_ago_stops_nothing(
 
 
 @pytest.mark.parametrize(
-    "said",
+    "stderr",
     [
         "error: pack-objects died of signal 9\nerror: failed to push some refs to 'x'",
         "error: unpack-objects died of signal 9\nerror: remote unpack failed: unpack-objects",
@@ -101,13 +99,13 @@ def test_a_lock_that_a_killed_git_left_long_ago_stops_nothing(
         "fatal: Could not read from remote repository.\n\nPlease make sure you have the",
     ],
 )
-def test_a_push_whose_helper_was_killed_may_be_tried_again(said: str) -> None:
-    """What git says when one of the processes that it starts for a push is killed."""
-    failure = refs.forge_error(Path("mirror.git"), "push", 1, said)
+def test_a_push_whose_helper_was_killed_may_be_tried_again(stderr: str) -> None:
+    """Git prints these messages if a process that it started for a push is killed."""
+    failure = refs.forge_error(Path("mirror.git"), "push", 1, stderr)
     assert isinstance(failure, ForgeUnavailable)
 
 
-def test_a_push_to_a_forge_that_is_gone_is_not_tried_again(
+def test_a_push_to_a_missing_forge_is_a_permanent_error(
     forge: LocalForge, clone: Clone, tmp_path: Path
 ) -> None:
     head = clone.commit("feature", {"f": "1\n"})
@@ -117,14 +115,14 @@ def test_a_push_to_a_forge_that_is_gone_is_not_tried_again(
     assert not isinstance(failure, ForgeUnavailable), failure
 
 
-def test_a_merge_waits_for_another_one_but_not_for_ever(
+def test_a_merge_waits_for_another_merge_up_to_a_limit(
     forge: LocalForge, clone: Clone, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(refs, "_MERGE_WAIT_S", 0.1)
     pull = clone.open_pull(forge, "feature")
     cursor = forge.poll("").cursor
-    with (project / "forge.lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with (project / "forge.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(ForgeUnavailable, match="another process has been merging"):
             forge.merge(pull.number, "", "", "")
         clone.push("feature:main")
@@ -138,20 +136,20 @@ def test_a_missing_git_is_named(
     pull = clone.open_pull(forge, "feature")
     monkeypatch.setenv("PATH", str(tmp_path))
     without = LocalForge(project)
-    with pytest.raises(ForgeError, match="git was not found") as told:
+    with pytest.raises(ForgeError, match="git was not found") as raised:
         without.mergeable(pull.number)
-    assert "install git" in told.value.hint
+    assert "install git" in raised.value.hint
     without.close()
 
 
-def test_a_branch_in_the_way_of_another_is_an_error_that_does_not_pass(
+def test_a_branch_name_below_another_branch_is_a_permanent_error(
     forge: LocalForge, clone: Clone
 ) -> None:
     commit = clone.commit("work", {"a.txt": "1"})
     forge.push(clone.path, "agent", commit, "")
-    with pytest.raises(ForgeError, match="push failed") as told:
+    with pytest.raises(ForgeError, match="push failed") as raised:
         forge.push(clone.path, "agent/one", commit, "")
-    assert not isinstance(told.value, ForgeUnavailable)
+    assert not isinstance(raised.value, ForgeUnavailable)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")

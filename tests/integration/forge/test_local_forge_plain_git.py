@@ -1,4 +1,4 @@
-"""People use plain git on the local forge, and the forge sees what they did."""
+"""People use plain git on the local forge, and the forge recognises their changes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_an_idle_poll_starts_no_process(
     forge: LocalForge, clone: Clone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clone.open_pull(forge, "feature")
-    # What changed within the last tick of the clock is read again; nothing did so here.
+    # The forge reads files again that changed within the last tick of the clock.
     for file in Path(forge.remote().url).rglob("*"):
         os.utime(file, (1, 1))
     cursor = forge.poll("").cursor
@@ -60,7 +60,7 @@ def test_an_idle_poll_starts_no_process(
     assert forge.poll(cursor).snapshots == ()
 
 
-def test_a_merge_by_hand_is_recognised_with_who_made_it(forge: LocalForge, clone: Clone) -> None:
+def test_a_merge_by_hand_is_recognised_with_its_author(forge: LocalForge, clone: Clone) -> None:
     issue = forge.create_issue("one", "", ())
     pull = clone.open_pull(forge, "feature", body=f"Closes #{issue.number}")
     cursor = forge.poll("").cursor
@@ -70,8 +70,8 @@ def test_a_merge_by_hand_is_recognised_with_who_made_it(forge: LocalForge, clone
     merge_commit = clone.git("rev-parse", "HEAD")
     clone.commit("main", {"later.txt": "later"})
     clone.push("main")
-    told = [s.object for s in forge.poll(cursor).snapshots]
-    assert told == [f"pull:{pull.number}", f"issue:{issue.number}", "branch:main"]
+    objects = [s.object for s in forge.poll(cursor).snapshots]
+    assert objects == [f"pull:{pull.number}", f"issue:{issue.number}", "branch:main"]
     merged = forge.pull(pull.number)
     assert (merged.state, merged.ended_by, merged.head) == ("merged", "Anna", pull.head)
     assert merged.merge_commit == merge_commit
@@ -144,7 +144,7 @@ def test_a_closed_pull_request_stays_closed_when_its_commits_reach_main(
     assert forge.pull(pull.number).state == "closed"
 
 
-def test_a_pull_request_that_another_one_contains_is_merged_with_it(
+def test_a_merge_also_merges_the_pull_requests_that_it_contains(
     forge: LocalForge, clone: Clone
 ) -> None:
     below = clone.open_pull(forge, "below")
@@ -157,9 +157,7 @@ def test_a_pull_request_that_another_one_contains_is_merged_with_it(
     assert forge.pull(apart.number).state == "open"
 
 
-def test_a_main_that_is_gone_is_a_failed_read_and_changes_nothing(
-    forge: LocalForge, clone: Clone
-) -> None:
+def test_a_missing_main_fails_the_read_and_changes_nothing(forge: LocalForge, clone: Clone) -> None:
     pull = clone.open_pull(forge, "feature")
     cursor = forge.poll("").cursor
     bare = Path(forge.remote().url)
@@ -192,12 +190,12 @@ def test_heads_whose_objects_are_gone_do_not_stop_the_forge(
         forge.diff(pull.number)
 
 
-def test_a_push_by_hand_in_the_last_moment_is_not_overwritten(
+def test_a_push_does_not_overwrite_a_concurrent_push_by_hand(
     forge: LocalForge, clone: Clone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pull = clone.open_pull(forge, "feature")
-    ours = clone.commit("ours", {"a.txt": "ours"}, start="feature")
-    hers = clone.commit("hers", {"a.txt": "hers"}, start="feature")
+    our_commit = clone.commit("ours", {"a.txt": "ours"}, start="feature")
+    annas_commit = clone.commit("hers", {"a.txt": "hers"}, start="feature")
     push_from = forge._repository.push_from
 
     def late(source: Path, branch: str, new: str, old: str) -> subprocess.CompletedProcess[bytes]:
@@ -205,6 +203,6 @@ def test_a_push_by_hand_in_the_last_moment_is_not_overwritten(
         return push_from(source, branch, new, old)
 
     monkeypatch.setattr(forge._repository, "push_from", late)
-    with pytest.raises(StaleHead, match=hers):
-        forge.push(clone.path, "feature", ours, pull.head)
-    assert forge.pull(pull.number).head == hers
+    with pytest.raises(StaleHead, match=annas_commit):
+        forge.push(clone.path, "feature", our_commit, pull.head)
+    assert forge.pull(pull.number).head == annas_commit

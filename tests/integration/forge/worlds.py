@@ -1,4 +1,4 @@
-"""Forges of each kind, and a person who acts on them beside us."""
+"""Forges of each kind, with a person who acts on them beside Caloron."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.integration.forge.people import Clone
 from tests.support.fault_proxy import FaultProxy
 from tests.support.gitea import Repository, Server
 
-Seen = TypeVar("Seen", bound=msgspec.Struct)
+SnapshotType = TypeVar("SnapshotType", bound=msgspec.Struct)
 
 _EVENTS: dict[Verdict, str] = {
     "approved": "APPROVED",
@@ -97,7 +97,7 @@ class LocalPerson(WithClone):
         return self.forge.comment(number, body).id
 
     def delete_comment(self, comment: int) -> None:
-        # Its number is not given again, as long as a later one is there.
+        # SQLite does not reuse the number as long as a later comment exists.
         with self.forge._records.change(self.login) as change:
             change._connection.execute("DELETE FROM comments WHERE id = ?", (comment,))
 
@@ -135,7 +135,7 @@ class GiteaPerson(WithClone):
     def reopen_issue(self, number: int) -> None:
         self.repository.edit_issue(number, state="open")
 
-    # Pull requests are issues here.
+    # Gitea's API treats pull requests as issues.
     close_pull, reopen_pull = close_issue, reopen_issue
 
     def comment(self, number: int, body: str) -> int:
@@ -155,18 +155,18 @@ class GiteaPerson(WithClone):
 
 @dataclass
 class World:
-    """A forge of its own for one test."""
+    """A forge for one test, with its clone and a person who uses it."""
 
     kind: str
     forge: Forge
-    #: A person who may write to the repository, and is not us.
+    #: A person who may write to the repository, with an account of her own.
     anna: Person
     clone: Clone
-    #: Our adapter once more, as after a restart of the engine.
+    #: Creates a second adapter, as a restart of the engine does.
     reopened: Callable[[], Forge]
-    #: Between our adapter and the server; the local forge has none.
+    #: Sits between our adapter and the server; the local forge has no proxy.
     proxy: FaultProxy | None = None
-    #: The repository as its owner sees it, past the proxy.
+    #: The repository as its owner sees it, without the proxy.
     repository: Repository | None = None
 
 
@@ -188,38 +188,38 @@ def gitea_world(
     """Our account is `caloron`, which owns the repository; `anna` is a collaborator."""
     from caloron.forge.connect import connect
 
-    ours, hers = server.person("caloron"), server.person("anna")
-    made = server.repository(ours, **repository)
-    made.collaborator(hers)
-    # Without it Gitea never shows what was pushed to main as merged.
-    made.change(allow_manual_merge=True)
+    our_account, anna_account = server.person("caloron"), server.person("anna")
+    created = server.repository(our_account, **repository)
+    created.collaborator(anna_account)
+    # Without this setting Gitea never shows a branch that was pushed to main as merged.
+    created.change(allow_manual_merge=True)
     second = ""
     if reviewer:
         second = server.person("judge").token
-        made.collaborator(server.person("judge"))
+        created.collaborator(server.person("judge"))
     proxy = FaultProxy(server.url)
 
     def reopened() -> Forge:
-        return connect("gitea", proxy.url, made.full_name, ours.token, second)
+        return connect("gitea", proxy.url, created.full_name, our_account.token, second)
 
     forge = reopened()
-    clone = Clone(made.seen_by(hers).push_url, folder / "clone")
-    anna = GiteaPerson(made.seen_by(hers), clone)
+    clone = Clone(created.acting_as(anna_account).push_url, folder / "clone")
+    anna = GiteaPerson(created.acting_as(anna_account), clone)
     kind = "gitea+reviewer" if reviewer else "gitea"
     try:
-        yield World(kind, forge, anna, clone, reopened, proxy, made)
+        yield World(kind, forge, anna, clone, reopened, proxy, created)
     finally:
         forge.close()
         proxy.close()
 
 
-def plain(seen: Seen) -> Seen:
-    """Drop the version: on a forge whose clock has seconds each read has another version."""
-    return msgspec.structs.replace(seen, version=0)
+def plain(snapshot: SnapshotType) -> SnapshotType:
+    """Drop the version, which differs between reads of a forge whose clock counts seconds."""
+    return msgspec.structs.replace(snapshot, version=0)
 
 
 class Watch:
-    """What the engine knows from polls alone: the newest picture of each object."""
+    """The newest snapshot of each object, as the engine knows it from polls alone."""
 
     def __init__(self, forge: Forge) -> None:
         self._forge = forge
@@ -228,17 +228,17 @@ class Watch:
         self.look()
 
     def look(self) -> dict[str, Snapshot]:
-        """Poll once; the objects whose picture became another one."""
-        seen = self._forge.poll(self.cursor)
-        self.cursor = seen.cursor
+        """Poll once, and return the objects whose snapshot changed."""
+        observation = self._forge.poll(self.cursor)
+        self.cursor = observation.cursor
         before = {name: plain(snapshot) for name, snapshot in self.known.items()}
-        self.known = merge_observations(self.known, seen.snapshots)
+        self.known = merge_observations(self.known, observation.snapshots)
         after = {name: plain(snapshot) for name, snapshot in self.known.items()}
         return {name: self.known[name] for name in after if before.get(name) != after[name]}
 
 
 def review_body(verdict: Verdict, number: int, head: str, claim: str = "a") -> tuple[str, str]:
-    """A verdict as our reviewers tell it, and the key of its marker."""
+    """Return a verdict as our reviewers write it, and the key of its marker."""
     word = {"approved": "APPROVED", "changes_requested": "CHANGES_NEEDED: more tests"}
     key = f"review/{number}/{head}/1/{claim}"
-    return f"{word.get(verdict, 'A word')}\n\nlooked at\n\n{marker(key)}", key
+    return f"{word.get(verdict, 'A remark')}\n\nlooked at\n\n{marker(key)}", key

@@ -54,7 +54,7 @@ def test_a_hostile_forge_cannot_delete_a_lock_file_of_the_user(tmp_path: Path, b
     assert lock.read_text() == "version = 3\n"
 
 
-def test_a_lock_that_only_the_server_speaks_of_is_not_waited_for(tmp_path: Path) -> None:
+def test_git_does_not_wait_for_a_lock_that_only_the_server_names(tmp_path: Path) -> None:
     repository = tmp_path / "mirror.git"
     git(tmp_path, "init", "--quiet", "--bare", str(repository))
     abandoned = old(repository / "config.lock")
@@ -93,7 +93,7 @@ _WORDS = st.sampled_from(
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Path]:
+def folder_with_mirror() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         git(Path(folder), "init", "--quiet", "--bare", "mirror.git")
         yield Path(folder)
@@ -102,13 +102,19 @@ def place() -> Iterator[Path]:
 @given(data=st.data())
 @settings(max_examples=150)
 def test_no_text_of_a_server_deletes_a_file_outside_the_repository(
-    place: Path, data: st.DataObject
+    folder_with_mirror: Path, data: st.DataObject
 ) -> None:
-    outside = [old(place / name) for name in ("Cargo.lock", "other.git/index.lock", "a b/x.lock")]
+    outside = [
+        old(folder_with_mirror / name)
+        for name in ("Cargo.lock", "other.git/index.lock", "a b/x.lock")
+    ]
     names = st.sampled_from(
         [str(file) for file in outside]
-        + [f"{place}/mirror.git/../{file.relative_to(place)}" for file in outside]
-        + [str(file.relative_to(place)) for file in outside]
+        + [
+            f"{folder_with_mirror}/mirror.git/../{file.relative_to(folder_with_mirror)}"
+            for file in outside
+        ]
+        + [str(file.relative_to(folder_with_mirror)) for file in outside]
     )
     pieces = data.draw(st.lists(st.one_of(_WORDS, names, st.text(max_size=8)), max_size=12))
     named = data.draw(names)
@@ -120,11 +126,11 @@ def test_no_text_of_a_server_deletes_a_file_outside_the_repository(
         raise GitError(("fetch",), 128, text)
 
     with suppress(GitError):
-        retry_on_lock(place / "mirror.git", command)
+        retry_on_lock(folder_with_mirror / "mirror.git", command)
     assert [file.exists() for file in outside] == [True, True, True]
 
 
-def test_locks_that_a_dead_machine_left_are_removed_and_fresh_ones_stay(tmp_path: Path) -> None:
+def test_old_locks_are_removed_and_new_locks_stay(tmp_path: Path) -> None:
     git(tmp_path, "init", "--quiet", "--bare", "mirror.git")
     repository = tmp_path / "mirror.git"
     left = [

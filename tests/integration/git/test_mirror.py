@@ -1,4 +1,4 @@
-"""Our clean repository of a project: fetching, merging, comparing, and taking bundles in."""
+"""The mirror of a project: fetches, merges, diffs and imports of bundles."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_mirror_is_made_once_and_never_prunes(project: Project) -> None:
     assert git(project.mirror.path, "config", "gc.auto") == "0"
 
 
-def test_a_mirror_whose_making_was_interrupted_is_completed(tmp_path: Path) -> None:
+def test_an_interrupted_creation_of_a_mirror_is_completed(tmp_path: Path) -> None:
     half = tmp_path / "half.git"
     half.mkdir()
     git(half, "init", "--bare", "-q", ".")
@@ -94,7 +94,7 @@ def test_fetching_main_follows_the_forge_also_backwards(project: Project) -> Non
     assert project.mirror.has(second)
 
 
-def test_a_branch_that_is_not_on_the_forge_is_none_and_a_missing_main_is_explained(
+def test_a_missing_branch_is_none_and_a_missing_main_is_an_error(
     project: Project, tmp_path: Path
 ) -> None:
     assert project.mirror.fetch_branch("agent/x/p-1") is None
@@ -108,7 +108,7 @@ def test_a_branch_that_is_not_on_the_forge_is_none_and_a_missing_main_is_explain
         gone.fetch_main()
 
 
-def test_the_same_merge_made_twice_is_the_same_commit(project: Project, tmp_path: Path) -> None:
+def test_a_repeated_merge_is_the_same_commit(project: Project, tmp_path: Path) -> None:
     left, right = project.two_branches({"a": "1\n"}, {"b": "2\n", "c": "3\n"})
     merged = project.mirror.merge(left, right, "Merge it\n\nCloses #1\n")
     assert isinstance(merged, Merged)
@@ -177,7 +177,7 @@ def test_a_merge_of_an_unknown_commit_is_an_error_not_a_conflict(project: Projec
         project.mirror.merge(main, "1" * 40, "m")
 
 
-def test_a_diff_shows_what_the_branch_did_and_not_what_main_did(project: Project) -> None:
+def test_a_diff_shows_the_changes_of_the_branch_and_not_those_of_main(project: Project) -> None:
     left, right = project.two_branches({"ä": "1\n"}, {"b": "2\n"})
     diff = project.mirror.diff(left, right)
     assert "+2" in diff
@@ -284,7 +284,7 @@ def test_many_threads_share_a_mirror(project: Project) -> None:
                 project.mirror.keep("refs/caloron/shared", left)
                 project.mirror.keep("refs/caloron/shared", right)
                 assert isinstance(project.mirror.merge(left, right, "m"), Merged)
-        except BaseException as error:  # noqa: BLE001 (told to the main thread below)
+        except BaseException as error:  # noqa: BLE001 (reported to the main thread below)
             problems.append(error)
 
     threads = [threading.Thread(target=work) for _ in range(6)]

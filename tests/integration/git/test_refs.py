@@ -30,7 +30,7 @@ def commits(repository: ForgeRepository, count: int) -> list[str]:
     return [repository.commit_tree(tree, (), f"commit {number}") for number in range(count)]
 
 
-def test_every_repository_of_ours_is_created_with_refs_in_files(
+def test_caloron_creates_every_repository_with_refs_in_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, record = shutil.which("git"), tmp_path / "record"
@@ -63,7 +63,7 @@ def test_packed_and_symbolic_refs_are_read(forge: ForgeRepository) -> None:
     assert forge.tips(("main", "alias", "agent/login/shop-1", "none")) == expected
 
 
-def test_the_branches_are_never_older_than_what_git_says(forge: ForgeRepository) -> None:
+def test_the_branches_are_never_older_than_those_of_git(forge: ForgeRepository) -> None:
     """Many changes within one tick of the clock, in each way that git changes refs."""
     choice = random.Random(7)
     many = commits(forge, 4)
@@ -84,7 +84,7 @@ def test_the_branches_are_never_older_than_what_git_says(forge: ForgeRepository)
         assert forge.tips(("main", "a", "b", "deep/er/c")) == expected
 
 
-def test_an_idle_look_at_the_branches_starts_no_process(
+def test_reading_unchanged_branches_starts_no_process(
     forge: ForgeRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for file in (forge.path, *forge.path.rglob("*")):

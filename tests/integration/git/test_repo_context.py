@@ -1,4 +1,4 @@
-"""What a repository is found to be, from our own copy of it."""
+"""The context of a repository, read from the mirror."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILES = {
     ".github/workflows/test.yml": "on: push\n",
     ".github/workflows/README.md": "not a workflow\n",
     ".gitlab-ci.yml": "test:\n",
-    "docs/contributing.md": "The one that is not looked at.\n",
+    "docs/contributing.md": "A file that the context does not read.\n",
     "CONTRIBUTING.md": "Write tests first.\n",
     ".github/pull_request_template.md": "What does it change?\n",
     ".github/CODEOWNERS": "* @ada\n",
@@ -40,7 +40,7 @@ def context(tmp_path: Path) -> RepoContext:
     return read_repository_context(mirror, mirror.fetch_main(), description="A shop", open_issues=3)
 
 
-def test_languages_ci_rules_and_commits_are_found(context: RepoContext) -> None:
+def test_the_context_has_languages_ci_rules_and_commits(context: RepoContext) -> None:
     assert context.default_branch == "trunk"
     assert context.languages == {"Python": 2, "TypeScript": 1}
     assert context.ci == (".github/workflows/test.yml", ".gitlab-ci.yml")
@@ -55,20 +55,20 @@ def test_languages_ci_rules_and_commits_are_found(context: RepoContext) -> None:
     assert (context.description, context.open_issues) == ("A shop", 3)
 
 
-def test_whoever_plans_reads_it_in_lines(context: RepoContext) -> None:
-    told = page(context)
-    assert "Languages, by number of files: Python (2), TypeScript (1)" in told
-    assert "Branch that work is merged into: trunk" in told
-    assert "Open issues: 3" in told
-    assert "Anna: A shop" in told
+def test_the_page_for_planners_has_a_line_for_each_fact(context: RepoContext) -> None:
+    text = page(context)
+    assert "Languages, by number of files: Python (2), TypeScript (1)" in text
+    assert "Branch that work is merged into: trunk" in text
+    assert "Open issues: 3" in text
+    assert "Anna: A shop" in text
 
 
-def test_whoever_changes_it_reads_its_rules(context: RepoContext) -> None:
-    told = rules_page(context)
-    assert "CONTRIBUTING.md:\nWrite tests first." in told
-    assert "What does it change?" in told
+def test_the_page_for_developers_has_the_rules_of_the_repository(context: RepoContext) -> None:
+    text = rules_page(context)
+    assert "CONTRIBUTING.md:\nWrite tests first." in text
+    assert "What does it change?" in text
 
 
-def test_an_almost_empty_repository_has_little_to_say() -> None:
+def test_the_pages_of_an_almost_empty_repository_are_short() -> None:
     assert rules_page(RepoContext()) == ""
     assert "CI" not in page(RepoContext(files=1))

@@ -1,4 +1,4 @@
-"""How much a change changes, as the report tells it."""
+"""The size of a change, as the report prints it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def commit(mirror: Mirror, **files: str | bytes) -> str:
     return mirror.resolve("HEAD")
 
 
-def test_lines_and_files_are_counted_from_where_the_change_left_main(mirror: Mirror) -> None:
+def test_lines_and_files_are_counted_from_the_merge_base(mirror: Mirror) -> None:
     start = commit(mirror, a="1\n2\n3\n")
     change = commit(mirror, a="1\n3\n4\n5\n", b="new\n", c=b"\0\1\2")
     git(mirror.path, "checkout", "-q", start)
@@ -43,6 +43,6 @@ def test_a_name_with_a_line_end_in_it_is_one_file(mirror: Mirror) -> None:
     assert mirror.size(start, commit(mirror, **{"x\n\ty": "1\n"})) == Size(1, 1, 0)
 
 
-def test_a_commit_that_is_not_there_is_an_error(mirror: Mirror) -> None:
+def test_a_missing_commit_is_an_error(mirror: Mirror) -> None:
     with pytest.raises(GitError):
         mirror.size(commit(mirror, a="1"), "0" * 40)

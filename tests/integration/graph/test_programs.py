@@ -1,4 +1,4 @@
-"""Stages that are programs: what they get, what they may answer, how they are stopped."""
+"""Stages that are programs: their input, their answers and their end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.noether import wrapped
 
 
 class _Recording(StageSandbox):
-    """Confines nothing, and remembers the commands."""
+    """Runs commands without confinement, and records them."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, unsandboxed=True)
@@ -61,11 +61,11 @@ def _run(
 
 
 @pytest.mark.parametrize(
-    ("given", "seen"),
+    ("value", "received"),
     [("42", 42), ('{"a":1}', {"a": 1}), ("plain", "plain"), (None, {}), ([None], [None])],
 )
-def test_python_gets_its_input_as_the_wrapper_of_noether_hands_it_over(given, seen, tmp_path):
-    assert _run(_stage("def execute(input):\n    return input\n"), given, tmp_path) == seen
+def test_python_gets_its_input_as_from_the_wrapper_of_noether(value, received, tmp_path):
+    assert _run(_stage("def execute(input):\n    return input\n"), value, tmp_path) == received
 
 
 def test_an_import_from_the_future_may_stand_anywhere(tmp_path):
@@ -84,8 +84,8 @@ def test_an_import_from_the_future_may_stand_anywhere(tmp_path):
 def test_other_languages_get_plain_json(language, code, tmp_path):
     if language != "bash" and shutil.which("node") is None:
         pytest.skip("node is not installed")
-    given = {"a": ["é", 1.5, None]}
-    assert _run(_stage(code, language), given, tmp_path) == {"got": given, "same": given}
+    value = {"a": ["é", 1.5, None]}
+    assert _run(_stage(code, language), value, tmp_path) == {"got": value, "same": value}
 
 
 @pytest.mark.parametrize(
@@ -116,19 +116,19 @@ def test_a_shell_stage_can_call_programs_whatever_the_size_of_its_input(tmp_path
     assert _run(_stage(code, "bash"), "x" * 500_000, tmp_path) == 500_002
 
 
-def test_words_on_the_error_stream_alone_are_no_failure(tmp_path):
+def test_output_on_standard_error_is_no_failure(tmp_path):
     code = "def execute(x):\n    import sys\n    sys.stderr.write('careful')\n    return 1\n"
     assert _run(_stage(code), 1, tmp_path) == 1
 
 
-def test_a_program_that_does_not_read_its_input_is_served_all_the_same(tmp_path):
+def test_a_program_need_not_read_its_input(tmp_path):
     big = "x" * 3_000_000
     assert _run(_stage("execute() { echo 1; }", "bash"), big, tmp_path) == 1
 
 
 @pytest.fixture
 def forever() -> str:
-    """A command that never ends by itself and is like no other on this machine."""
+    """A command that never ends by itself, and is unique on this machine."""
     return f"sleep 600.{uuid.uuid4().int % 10**12}"
 
 
@@ -141,14 +141,14 @@ def _is_gone(command: str) -> bool:
     return True
 
 
-def test_a_program_that_hangs_is_killed_with_all_that_it_started(tmp_path, forever):
+def test_a_program_that_hangs_is_killed_with_its_descendants(tmp_path, forever):
     code = f"execute() {{ {forever} & ({forever}); }}"
     with pytest.raises(StageTimedOut, match=r"not done after 0\.3 s"):
         _run(_stage(code, "bash"), 1, tmp_path, seconds=0.3)
     assert _is_gone(forever)
 
 
-def test_the_time_of_the_run_also_holds_for_programs(tmp_path, forever):
+def test_the_time_limit_of_the_run_ends_programs(tmp_path, forever):
     hang, limits = _stage(f"execute() {{ {forever}; }}", "bash"), RunLimits(stage_seconds=0.2)
     with pytest.raises(StageTimedOut):
         _run(hang, 1, tmp_path, limits=limits)
@@ -187,7 +187,7 @@ def test_an_unsupported_language_is_reported_as_missing(tmp_path):
         _run(_stage("fn execute() {}", "rust"), 1, tmp_path)
 
 
-def test_an_interpreter_that_is_not_installed_is_named(tmp_path, monkeypatch):
+def test_a_missing_interpreter_is_named_in_the_error(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(StageMissing, match="node is not installed: it runs javascript"):
         _run(_stage("const execute = (x) => x;", "js"), 1, tmp_path)
@@ -197,7 +197,7 @@ def test_an_interpreter_that_is_not_installed_is_named(tmp_path, monkeypatch):
         _run(_stage("def execute(x):\n    return 1\n"), 1, tmp_path, interpreters=gone)
 
 
-def test_an_answer_of_exactly_the_limit_is_not_too_long(tmp_path):
+def test_an_answer_of_exactly_the_limit_is_accepted(tmp_path):
     size = 10 * 1024 * 1024
     code = "def execute(x):\n    return 'x' * x\n"
     # Two quotes and the end of the line.

@@ -100,7 +100,7 @@ def test_the_input_must_have_the_declared_type(server):
         run(prepared, "7", StandardLibrary())
 
 
-def test_nothing_but_http_is_called(tmp_path):
+def test_only_http_addresses_are_called(tmp_path):
     secret = tmp_path / "secret"
     secret.write_text('{"data":{"output":1}}')
     with pytest.raises(StageFailed, match="only http and https"):
@@ -114,7 +114,7 @@ def test_a_refused_connection_is_a_clear_failure():
 
 @contextmanager
 def _speaking(speak: Callable[[socket.socket], object]) -> Iterator[str]:
-    """A server that answers one connection with bytes of its own."""
+    """Run a server that answers one connection with the bytes that `speak` sends."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -140,7 +140,7 @@ _CUT_SHORT = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort"
 
 @pytest.mark.parametrize("rubbish", [b"hello there\r\n\r\n", _CUT_SHORT, b""])
 @pytest.mark.parametrize("ask", [_call, _get], ids=["remote stage", "http_get"])
-def test_an_answer_that_is_no_http_is_a_clear_failure(rubbish, ask):
+def test_an_answer_without_http_is_a_clear_failure(rubbish, ask):
     with _speaking(lambda to: to.sendall(rubbish)) as url:
         with pytest.raises(StageFailed) as failed:
             ask(url)
@@ -149,16 +149,16 @@ def test_an_answer_that_is_no_http_is_a_clear_failure(rubbish, ask):
 
 @pytest.mark.parametrize("before", [b"HTTP/1.1 200 OK\r\nX-Slow: ", b"HTTP/1.1 200 OK\r\n\r\n"])
 @pytest.mark.parametrize("ask", [_call, _get], ids=["remote stage", "http_get"])
-def test_an_answer_that_drips_does_not_outlive_the_run(before, ask):
-    given_up = threading.Event()
+def test_a_slow_answer_does_not_outlive_the_run(before, ask):
+    client_left = threading.Event()
     dripped = []
 
     def drip(to: socket.socket) -> None:
         to.sendall(before)
-        # Far longer than the run may take, each byte well within the limit of one read.
+        # The answer takes far longer than the run may take, each byte less than one read may take.
         for _ in range(300):
             to.sendall(b"x")
-            if given_up.wait(0.1):
+            if client_left.wait(0.1):
                 return
         dripped.append("to the end")
 
@@ -167,12 +167,12 @@ def test_an_answer_that_drips_does_not_outlive_the_run(before, ask):
             with pytest.raises((RunTimedOut, StageTimedOut)):
                 ask(url, run_seconds=0.5)
         finally:
-            given_up.set()
+            client_left.set()
     assert not dripped
 
 
 @pytest.mark.parametrize("ask", [_call, _get], ids=["remote stage", "http_get"])
-def test_an_answer_without_end_is_not_read_to_its_end(ask, monkeypatch):
+def test_an_endless_answer_is_read_up_to_the_limit(ask, monkeypatch):
     monkeypatch.setattr(remote, "MAX_BYTES", 100_000)
     sent = [0]
 

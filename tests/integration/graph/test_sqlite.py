@@ -9,7 +9,7 @@ from pathlib import Path
 _SOURCES = Path(__file__).parents[3] / "src"
 
 
-def test_a_cache_file_serves_processes_at_once(tmp_path):
+def test_several_processes_share_a_cache_file(tmp_path):
     code = """
 import sys
 from pathlib import Path

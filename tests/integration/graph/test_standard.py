@@ -1,4 +1,4 @@
-"""Stages of the standard library beyond what was recorded of the real ones."""
+"""Stages of the standard library, beyond the recorded runs of the real stages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_every_stage_runs_or_has_a_reason_why_not():
 
 
 @pytest.mark.parametrize("name", sorted(NOT_IMPLEMENTED))
-def test_a_stage_that_is_not_there_fails_with_the_reason(name):
+def test_an_unavailable_stage_fails_with_the_reason(name):
     prepared = prepare(wrapped({"op": "Stage", "id": name}), STAGES, strict=False)
     with pytest.raises(
         StageMissing, match=f"the stage {name} is not implemented here: "
@@ -49,7 +49,7 @@ def test_a_stage_that_is_not_there_fails_with_the_reason(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "answer"),
+    ("name", "value", "answer"),
     [
         ("text_lower", "ÀB", "àb"),
         ("text_trim", "\u00a0 a\x1c ", "a\x1c"),
@@ -99,12 +99,12 @@ def test_a_stage_that_is_not_there_fails_with_the_reason(name):
         ("http_body", {"status": 200, "headers": {}, "body": "b"}, "b"),
     ],
 )
-def test_answers(name, given, answer):
-    assert compact(_answer(name, given)) == compact(answer)
+def test_a_stage_returns_its_answer(name, value, answer):
+    assert compact(_answer(name, value)) == compact(answer)
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "message"),
+    ("name", "value", "message"),
     [
         ("take", {"items": [1], "count": 1.0}, "`count` must be a whole number"),
         ("take", {"items": [1], "count": -1}, "`count` must be a whole number"),
@@ -123,12 +123,12 @@ def test_answers(name, given, answer):
         ("kv_get", {"key": "k"}, "no directory was given"),
     ],
 )
-def test_failures_say_why(name, given, message):
+def test_a_failure_has_a_reason(name, value, message):
     with pytest.raises(StageFailed, match=message):
-        _answer(name, given)
+        _answer(name, value)
 
 
-def test_stages_that_take_stages():
+def test_a_stage_accepts_other_stages_as_values():
     lengths = {"items": ["a", "bb"], "stage_id": _ID["text_length"]}
     assert _answer("map", lengths) == [1.0, 2.0]
     assert _answer("map", lengths | {"stage_id": "text_length"}) == [1.0, 2.0]
@@ -139,7 +139,7 @@ def test_stages_that_take_stages():
     )
 
 
-def test_values_are_kept_between_runs_in_the_directory(tmp_path):
+def test_kv_values_persist_between_runs_in_the_directory(tmp_path):
     kept = StandardLibrary(tmp_path / "kv")
     assert _answer("kv_set", {"key": "a_1", "value": {"x": [1.0]}}, kept) == "ok"
     assert _answer("kv_set", {"key": "a_1", "value": None, "namespace": "n"}, kept) == "ok"
@@ -168,7 +168,7 @@ def test_a_kv_stage_is_never_answered_from_memory(tmp_path):
     assert answer == '{"source_0":7,"source_1":"ok","source_2":7}'
 
 
-def test_files(tmp_path):
+def test_files_are_written_and_read(tmp_path):
     path = str(tmp_path / "f")
     written = _answer("write_file", {"path": path, "content": "é"})
     assert written == {"bytes_written": 2, "path": path}
@@ -195,9 +195,9 @@ def server() -> Iterator[str]:
         yield listening.url
 
 
-def test_http(server):
-    got = _answer("http_get", {"url": server, "headers": {"X-Given": "1"}})
-    assert (got["status"], got["body"], got["headers"]["x-seen"]) == (200, "body", "1")
+def test_http_get_sends_headers_and_returns_the_answer(server):
+    answer = _answer("http_get", {"url": server, "headers": {"X-Given": "1"}})
+    assert (answer["status"], answer["body"], answer["headers"]["x-seen"]) == (200, "body", "1")
     assert _answer("http_get", {"url": f"{server}/gone"})["status"] == 404
     posted = _answer("http_post", {"url": server, "body": "{}"})
     assert (posted["status"], posted["body"]) == (201, "POST application/json {}")

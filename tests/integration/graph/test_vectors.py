@@ -26,9 +26,9 @@ _REFUSED_BY_STRICT = {
     "let missing field": "the field `b` (Text) is missing",
     "branch arms unchecked": "if_true: expected Text",
 }
-#: Recorded runs with defects of Noether that are not reproduced: values are not held to their
-#: types while running, a bare value beside `config` goes into the wrong field, and all uses of a
-#: generic stage share their type variables.
+#: Recorded runs with defects of Noether that are not reproduced: values are not checked against
+#: their types while running, a bare value beside `config` goes into the wrong field, and all uses
+#: of a generic stage share their type variables.
 _DEFECTS = ("let missing field", "config on stdlib", "generic identity twice at two types")
 _UNTYPED_INPUTS = ("flatten", "kv_list")
 
@@ -101,14 +101,14 @@ def test_a_run_answers_as_the_real_program(vector, strict, shared):
 
 
 def _standard_runs() -> list[Any]:
-    """Each with the writes that its store had seen; a question asked again has an empty one."""
-    seen: set[str] = set()
+    """Pair each run with the earlier writes to its store; a repeated question has no writes."""
+    asked_before: set[str] = set()
     writes: list[Any] = []
     cases = []
     for vector in VECTORS["stdlib_runs"]:
-        asked = vector["stage"] + compact(vector["input"])
-        before = [] if vector["stage"] == "kv_get" and asked in seen else list(writes)
-        seen.add(asked)
+        question = vector["stage"] + compact(vector["input"])
+        before = [] if vector["stage"] == "kv_get" and question in asked_before else list(writes)
+        asked_before.add(question)
         if vector["stage"] in ("kv_set", "kv_delete"):
             writes.append(vector)
         if vector["stage"] not in (*NOT_IMPLEMENTED, *_UNTYPED_INPUTS):
@@ -119,12 +119,12 @@ def _standard_runs() -> list[Any]:
 
 @pytest.mark.parametrize(("vector", "before"), _standard_runs())
 def test_a_stage_of_the_standard_library_answers_as_the_real_one(vector, before, tmp_path):
-    # A store of its own: tests run in any order, and in several processes.
+    # Each test has its own store, because tests run in any order and in several processes.
     code, output = 0, None
-    for one in [*(before if vector["stage"].startswith("kv_") else ()), vector]:
-        prepared = prepare(wrapped({"op": "Stage", "id": one["stage"]}), STAGES, strict=False)
+    for step in [*(before if vector["stage"].startswith("kv_") else ()), vector]:
+        prepared = prepare(wrapped({"op": "Stage", "id": step["stage"]}), STAGES, strict=False)
         try:
-            code, output = 0, run(prepared, one["input"], runner(tmp_path)).output
+            code, output = 0, run(prepared, step["input"], runner(tmp_path)).output
         except GraphError as error:
             code = error.exit_code
     assert code == vector["exit"]

@@ -56,7 +56,7 @@ class Book:
     def load(self) -> Loaded:
         return self.ledger.load(self.sprint)
 
-    def tell(self, *facts: Fact) -> int:
+    def append_facts(self, *facts: Fact) -> int:
         return self.ledger.append_facts(self.sprint, facts)
 
     def decide(self, loaded: Loaded, now: float = 100.0) -> Decision:

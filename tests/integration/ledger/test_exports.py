@@ -437,7 +437,7 @@ LEARNINGS = {
     ],
     "improvements": ["2 tasks had low clarity", "1 task had low clarity", "", 'use "quotes"'],
     "po_context": "",
-    "last_po_context": "what it said",
+    "last_po_context": "earlier context",
 }
 
 

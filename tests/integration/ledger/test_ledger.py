@@ -31,7 +31,7 @@ def issue_of(effect: CreateIssue, number: int, version: int = 1) -> IssueSnapsho
 
 
 def open_issues(book: Book) -> list[CreateIssue]:
-    """The issues that the first tick wants, put on a forge and seen there."""
+    """Open the issues of the first tick on a forge and append their snapshots."""
     decision = book.tick()
     wanted = [a for a in decision.actions if isinstance(a, CreateIssue)]
     for number, (entry, effect) in enumerate(zip(book.journal.due(), wanted, strict=True), 1):
@@ -77,7 +77,7 @@ def test_of_two_ticks_on_one_state_the_second_writes_nothing(book: Book) -> None
 def test_a_tick_that_fails_in_the_middle_leaves_nothing(
     book: Book, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    book.tell(BranchSnapshot(version=1, name="main", commit="c1"))
+    book.append_facts(BranchSnapshot(version=1, name="main", commit="c1"))
     loaded = book.load()
     decision = book.decide(loaded)
     before = book.everything()
@@ -91,9 +91,9 @@ def test_a_tick_that_fails_in_the_middle_leaves_nothing(
 
 
 def test_a_tick_forgets_only_the_facts_that_it_took_in(book: Book) -> None:
-    book.tell(BranchSnapshot(version=1, name="main", commit="c1"))
+    book.append_facts(BranchSnapshot(version=1, name="main", commit="c1"))
     loaded = book.load()
-    book.tell(BranchSnapshot(version=2, name="main", commit="c2"))
+    book.append_facts(BranchSnapshot(version=2, name="main", commit="c2"))
     book.commit(loaded, book.decide(loaded))
     (left,) = book.load().facts
     assert isinstance(left, BranchSnapshot)
@@ -102,15 +102,15 @@ def test_a_tick_forgets_only_the_facts_that_it_took_in(book: Book) -> None:
 
 def test_a_waiting_fact_is_not_appended_twice(book: Book) -> None:
     seen = BranchSnapshot(version=1, name="main", commit="c1")
-    assert (book.tell(seen, seen), book.tell(seen)) == (1, 0)
+    assert (book.append_facts(seen, seen), book.append_facts(seen)) == (1, 0)
     ended = WorkEnded(item="x", task="a", role="review", token=3)
-    assert (book.tell(ended), book.tell(ended)) == (1, 0)
+    assert (book.append_facts(ended), book.append_facts(ended)) == (1, 0)
     assert len(book.load().facts) == 2
 
 
 def test_an_older_snapshot_never_replaces_a_newer_one(book: Book) -> None:
     for version, commit in ((5, "new"), (3, "old")):
-        book.tell(BranchSnapshot(version=version, name="main", commit=commit))
+        book.append_facts(BranchSnapshot(version=version, name="main", commit=commit))
         book.tick()
     seen = book.load().state.objects["branch:main"]
     assert isinstance(seen, BranchSnapshot)
@@ -121,7 +121,7 @@ def test_more_facts_than_one_tick_takes_wait_for_the_next(
     book: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_module, "_FACTS_PER_TICK", 2)
-    book.tell(*(BranchSnapshot(version=1, name=f"b{n}", commit="c") for n in range(5)))
+    book.append_facts(*(BranchSnapshot(version=1, name=f"b{n}", commit="c") for n in range(5)))
     for expected in (2, 2, 1, 0):
         loaded = book.load()
         assert len(loaded.facts) == expected
@@ -141,7 +141,7 @@ def test_effects_of_one_task_are_due_one_after_the_other(book: Book) -> None:
     ended = WorkEnded(
         item="shop-1/a/1-implement", task="a", role="implement", token=1, head="c2", base="c1"
     )
-    book.tell(ended)
+    book.append_facts(ended)
     book.tick()
     order = []
     while due := [e for e in book.journal.due() if e.kind != "progress"]:
@@ -153,7 +153,7 @@ def test_effects_of_one_task_are_due_one_after_the_other(book: Book) -> None:
     assert loaded.state.tasks["a"].status is Status.IN_PROGRESS
 
 
-def test_an_effect_goes_from_planned_over_intended_to_done(book: Book) -> None:
+def test_an_effect_moves_from_planned_through_intended_to_done(book: Book) -> None:
     book.tick()
     entry = book.journal.due()[0]
     assert not entry.intended
@@ -166,7 +166,7 @@ def test_an_effect_goes_from_planned_over_intended_to_done(book: Book) -> None:
     assert book.events("effect_done") == 1
 
 
-def test_an_effect_is_recorded_once_however_often_it_is_reported(book: Book) -> None:
+def test_a_repeatedly_reported_effect_is_recorded_once(book: Book) -> None:
     book.tick()
     entry = book.journal.due()[0]
     book.journal.intend(entry)
@@ -200,7 +200,7 @@ def test_a_refused_effect_escalates_and_is_retried_only_when_released(book: Book
     assert state.tasks["a"].status is Status.ESCALATED
     assert "switched off" in state.tasks["a"].reason
     book.commit_state(state, RetryEffect(key=entry.effect.key, task=entry.effect.task))
-    # It is looked for first: the refusal may have come too late to be true.
+    # The next attempt searches first: the refusal may be out of date.
     assert _due(book, entry).intended
 
 
@@ -287,7 +287,7 @@ def test_two_threads_that_tick_at_once_both_come_through(book: Book) -> None:
 def test_the_state_of_another_sprint_is_not_touched(book: Book) -> None:
     other = book.ledger.create_sprint(Sprint(id="shop", number=0, goal="other"), {}).id
     before = book.ledger.load(other)
-    book.tell(BranchSnapshot(version=1, name="main", commit="c1"))
+    book.append_facts(BranchSnapshot(version=1, name="main", commit="c1"))
     book.tick()
     assert book.ledger.load(other) == before
     assert isinstance(before.state, State)

@@ -33,7 +33,7 @@ Data = dict[str, Any]
 
 
 def aim_of(table: str, data: Data) -> Data:
-    """A sprint's goal is called its aim from now on."""
+    """Rename the goal of a sprint to its aim."""
     return {"aim" if name == "goal" else name: value for name, value in data.items()}
 
 
@@ -43,11 +43,11 @@ def longer(table: str, data: Data) -> Data:
 
 @pytest.fixture
 def with_steps(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Make the program one of a later version."""
+    """Turn the program into a later version."""
     before = tuple(m for m in MIGRATIONS if not m.rewrite)
 
-    def install(*steps: upgrades.Step) -> None:
-        monkeypatch.setattr(upgrades, "STEPS", steps)
+    def install(*steps: upgrades.Upgrade) -> None:
+        monkeypatch.setattr(upgrades, "UPGRADES", steps)
         monkeypatch.setattr(ledgers, "MIGRATIONS", before + upgrades.data_migrations(steps))
 
     install()
@@ -156,7 +156,7 @@ import sys
 from pathlib import Path
 from caloron.store.lock import ProcessLock
 with ProcessLock(Path(sys.argv[1])):
-    print("held", flush=True)
+    print("locked", flush=True)
     sys.stdin.read()
 """
 
@@ -170,7 +170,7 @@ def test_nothing_is_upgraded_while_an_engine_of_the_older_version_writes(
     with_steps(aim_of)
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as engine:
         assert engine.stdout is not None
-        assert engine.stdout.readline() == b"held\n"
+        assert engine.stdout.readline() == b"locked\n"
         with pytest.raises(InUse, match="an older Caloron is at work"):
             Ledger(path)
         assert stored(path) == before
@@ -218,7 +218,7 @@ def test_every_field_that_0_4_0_stored_is_read_or_upgraded(tmp_path: Path) -> No
 
 
 def lost(text: bytes | str, form: Any) -> list[str]:
-    """The fields that are gone, or have another value, once a row was read and written again."""
+    """Return the fields that a read and a write of a row removed or changed."""
     again = msgspec.json.encode(msgspec.json.decode(text, type=form))
     return list(_missing(json.loads(text), json.loads(again), ""))
 

@@ -1,4 +1,4 @@
-"""Models behind agent CLIs: the real Claude Code, and programs that behave as the others do."""
+"""Models behind agent CLIs: the real Claude Code, and programs that imitate the other CLIs."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def test_claude_code_answers_one_question_without_any_tool(
     assert "must-not-leave" not in json.dumps(asked.body)
 
 
-def test_a_model_that_would_act_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the user's word a tool call is answered with an error, and nothing runs."""
+def test_a_model_cannot_run_tools_without_permission(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the user's permission a tool call fails, and no command runs."""
     turns: list[Turn] = [
         [bash("echo did-run > /workspace/ran; cat /workspace/ran")],
         ["I am done."],
@@ -63,14 +63,14 @@ def test_a_model_that_would_act_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     with ModelServer(Rule(("Act",), turns)) as server:
         answer = _claude(monkeypatch, server).ask("Act.", seconds=60)
         assert answer.text == "I am done."
-        told = server.requests[-1].text
-        assert "did-run\n" not in told
+        answer_shown = server.requests[-1].text
+        assert "did-run\n" not in answer_shown
         monkeypatch.setenv("CALORON_ALLOW_DANGEROUS_CLAUDE", "1")
         _claude(monkeypatch, server).ask("Act.", seconds=60)
     assert "did-run" in server.requests[-1].text.rpartition("cat /workspace/ran")[2]
 
 
-def test_a_stage_is_written_by_claude_code_which_repairs_its_answer(
+def test_claude_code_repairs_its_answer_to_a_stage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     component = {"name": "Basket", "purpose": "holds", "interface": "add"}
@@ -80,13 +80,13 @@ def test_a_stage_is_written_by_claude_code_which_repairs_its_answer(
         Rule(("You are the architect",), [[json.dumps(design | {"design_doc": ""})]]),
     ) as server:
         _claude(monkeypatch, server)
-        told = architect_po({"goal": "Build a basket"})
-    assert (told["components"], told["written_by"]) == ([component], "model")
-    assert told["usage"]["provider"] == "claude-cli"
-    assert told["usage"]["questions"] == len(server.requests) == 2
+        design_written = architect_po({"goal": "Build a basket"})
+    assert (design_written["components"], design_written["written_by"]) == ([component], "model")
+    assert design_written["usage"]["provider"] == "claude-cli"
+    assert design_written["usage"]["questions"] == len(server.requests) == 2
 
 
-def test_a_refused_key_is_said_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_key_is_reported_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
     with ModelServer(Rule(("How",), [["x"]], faults=[unauthorized()] * 20)) as server:
         model = _claude(monkeypatch, server)
         with pytest.raises(ModelError, match="claude-cli failed") as refused:
@@ -136,7 +136,7 @@ _FORMS = {
 
 
 @pytest.mark.parametrize("provider", _FORMS)
-def test_the_answer_of_each_program_is_read_and_so_is_its_failure(
+def test_the_answer_and_the_failure_of_each_program_are_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, provider: str
 ) -> None:
     variable, key, good, bad = _FORMS[provider]
@@ -155,17 +155,17 @@ def _codex(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str, **more: s
     return _model(monkeypatch, "codex-cli", CALORON_CODEX=program, OPENAI_API_KEY=_KEY, **more)
 
 
-def test_a_program_sees_its_question_its_key_and_nothing_of_the_user(
+def test_a_program_sees_only_its_question_and_its_key(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    tell = (
+    script = (
         'printf \'{"type":"item.completed","item":{"type":"agent_message","text":"%s"}}\\n\' '
         '"$(cat | tr -d "\\n"); $HOME; ${CALORON_TEST_LEAK:-none}; ${OPENAI_API_KEY#sk-ant-}; '
         '$(ls | wc -l)"\n'
     ) + _lines({"type": "turn.completed", "usage": {}})
     (tmp_path / "mine.txt").write_text("x")
     monkeypatch.chdir(tmp_path)
-    answer = _codex(monkeypatch, tmp_path, tell).ask("How many?", seconds=60)
+    answer = _codex(monkeypatch, tmp_path, script).ask("How many?", seconds=60)
     assert answer.text == "How many?; /home/agent; none; planted-key-4711; 0"
 
 
@@ -183,13 +183,13 @@ def proxied(target):
         return str(error.code)
     except OSError:
         return "refused"
-said = [direct(@PORT@), direct(@OTHER@), proxied("elsewhere.invalid")]
-item = {"type": "agent_message", "text": " ".join(said)}
+answers = [direct(@PORT@), direct(@OTHER@), proxied("elsewhere.invalid")]
+item = {"type": "agent_message", "text": " ".join(answers)}
 print(json.dumps({"type": "item.completed", "item": item}))
 print(json.dumps({"type": "turn.completed", "usage": {}}))
-print(json.dumps({"type": "message", "role": "assistant", "content": " ".join(said)}))
+print(json.dumps({"type": "message", "role": "assistant", "content": " ".join(answers)}))
 print(json.dumps({"type": "result", "status": "success"}))
-print(json.dumps({"type": "text", "part": {"text": " ".join(said)}}))
+print(json.dumps({"type": "text", "part": {"text": " ".join(answers)}}))
 print(json.dumps({"type": "step_finish", "part": {"reason": "stop"}}))
 END
 """
@@ -197,7 +197,7 @@ END
 
 @pytest.mark.parametrize("provider", _FORMS)
 @pytest.mark.parametrize("own_address", [False, True], ids=["provider", "own address"])
-def test_a_program_reaches_its_provider_and_nothing_else(
+def test_a_program_reaches_only_its_provider(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, provider: str, own_address: bool
 ) -> None:
     variable, key, *_ = _FORMS[provider]
@@ -209,8 +209,8 @@ def test_a_program_reaches_its_provider_and_nothing_else(
         program = _program(tmp_path, "knocks", script)
         answer = _model(monkeypatch, provider, **{variable: program}).ask("x", seconds=60)
     reached = own_address and provider != "cursor-cli"
-    said = f"{'hello' if reached else 'refused'} refused 403"
-    assert said in answer.text
+    line = f"{'hello' if reached else 'refused'} refused 403"
+    assert line in answer.text
 
 
 def test_a_provider_whose_hosts_are_not_known_needs_an_address(
@@ -233,7 +233,7 @@ def test_a_program_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path
         model.ask("x", seconds=600, stopped=lambda: True)
 
 
-def test_what_is_not_installed_or_has_no_key_says_so(
+def test_a_missing_program_or_key_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def ask(**environment: str) -> ModelAnswer:
@@ -247,7 +247,7 @@ def test_what_is_not_installed_or_has_no_key_says_so(
         ask(CALORON_GEMINI=_program(tmp_path, "gemini", "true"))
 
 
-def test_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_question_leaves_no_files_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     model = _codex(monkeypatch, tmp_path, "touch /workspace/x $HOME/y; false")

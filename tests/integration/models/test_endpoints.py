@@ -47,7 +47,7 @@ def _model(monkeypatch: pytest.MonkeyPatch, endpoint: Endpoint, kind: str = "ope
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-def test_each_kind_is_asked_in_its_own_form_and_its_answer_is_read(
+def test_each_provider_gets_its_own_form_of_request_and_its_answer_is_read(
     monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     reply, _, path, header = _KINDS[kind]
@@ -55,11 +55,11 @@ def test_each_kind_is_asked_in_its_own_form_and_its_answer_is_read(
         answer = _model(monkeypatch, endpoint, kind).ask("How many?", seconds=20)
     assert (answer.text, answer.model) == ("42, “maybe”", "m-1")
     assert (answer.tokens_in, answer.tokens_out) == (7, 3)
-    (asked,) = endpoint.requests
-    assert asked.path == path
-    assert asked.headers[header].removeprefix("Bearer ") == _KEY
-    assert "How many?" in str(asked.json)
-    assert kind == "gemini-api" or asked.json["model"] == "m/1"
+    (request,) = endpoint.requests
+    assert request.path == path
+    assert request.headers[header].removeprefix("Bearer ") == _KEY
+    assert "How many?" in str(request.json)
+    assert kind == "gemini-api" or request.json["model"] == "m/1"
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_each_kind_is_asked_in_its_own_form_and_its_answer_is_read(
         ("gemini-api", gemini("half an ans", finishReason="MAX_TOKENS")),
     ],
 )
-def test_an_answer_that_was_cut_short_is_none(
+def test_an_answer_that_was_cut_short_is_an_error(
     monkeypatch: pytest.MonkeyPatch, kind: str, reply: Reply
 ) -> None:
     with (
@@ -81,7 +81,7 @@ def test_an_answer_that_was_cut_short_is_none(
 
 
 @pytest.mark.parametrize(
-    ("kind", "body", "said"),
+    ("kind", "body", "message"),
     [
         ("anthropic-api", {"content": [], "stop_reason": "refusal"}, r"answered nothing \(refusal"),
         ("openai-api", {"choices": []}, "answered nothing"),
@@ -93,10 +93,10 @@ def test_an_answer_that_was_cut_short_is_none(
         ("openai-api", b"[" * 100_000, "no answer of a model"),
     ],
 )
-def test_what_is_no_answer_is_said_to_be_none(
-    monkeypatch: pytest.MonkeyPatch, kind: str, body: Any, said: str
+def test_an_unusable_answer_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, kind: str, body: Any, message: str
 ) -> None:
-    with Endpoint(Reply(body)) as endpoint, pytest.raises(ModelError, match=said):
+    with Endpoint(Reply(body)) as endpoint, pytest.raises(ModelError, match=message):
         _model(monkeypatch, endpoint, kind).ask("x", seconds=20)
 
 
@@ -105,21 +105,21 @@ def test_an_answer_in_a_broken_encoding_is_a_refusal_without_secrets(
 ) -> None:
     monkeypatch.setattr(http, "_TRIES", 2)
     reply = Reply(f"not gzip {_KEY}".encode(), headers={"Content-Encoding": "gzip"})
-    with Endpoint(reply) as endpoint, pytest.raises(ModelError, match="encoding") as told:
+    with Endpoint(reply) as endpoint, pytest.raises(ModelError, match="encoding") as raised:
         _model(monkeypatch, endpoint).ask("x", seconds=20)
-    assert _KEY not in str(told.value)
+    assert _KEY not in str(raised.value)
     assert len(endpoint.requests) == 2
 
 
 @pytest.mark.parametrize("status", [429, 500, 503, 529])
-def test_what_may_pass_is_tried_again(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+def test_a_temporary_failure_is_retried(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
     soon = {"retry-after": "0"} if status == 429 else {"retry-after": formatdate(0)}
     with Endpoint(Reply({}, status, soon), Reply({}, status), openai("yes")) as endpoint:
         assert _model(monkeypatch, endpoint).ask("x", seconds=20).text == "yes"
     assert len(endpoint.requests) == 3
 
 
-def test_what_does_not_pass_ends_after_a_few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lasting_failure_ends_after_a_few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         Endpoint(Reply({"error": {"message": "over\nloaded"}}, 503)) as endpoint,
         pytest.raises(ModelError, match="status 503: over loaded"),
@@ -129,7 +129,7 @@ def test_what_does_not_pass_ends_after_a_few_tries(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("wait", ["3600", formatdate(4e9), "61"])
-def test_nobody_waits_for_as_long_as_a_provider_may_ask(
+def test_a_long_wait_that_a_provider_asks_for_is_a_failure(
     monkeypatch: pytest.MonkeyPatch, wait: str
 ) -> None:
     with (
@@ -141,7 +141,7 @@ def test_nobody_waits_for_as_long_as_a_provider_may_ask(
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 302])
-def test_a_refusal_is_not_asked_again_and_shows_no_key(
+def test_a_refusal_is_not_retried_and_shows_no_key(
     monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     body = {"error": {"message": f"bad key {_KEY}", "type": "x"}}
@@ -155,7 +155,7 @@ def test_a_refusal_is_not_asked_again_and_shows_no_key(
     assert _KEY not in f"{error} {error.hint} {error.__cause__} {error.__context__}"
 
 
-def test_a_model_that_does_not_answer_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_does_not_answer_fails_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
     with Endpoint(Reply({}, before=lambda: gate.wait(60))) as endpoint:
         model = _model(monkeypatch, endpoint)
@@ -165,7 +165,7 @@ def test_a_model_that_does_not_answer_is_given_up_in_time(monkeypatch: pytest.Mo
     assert len(endpoint.requests) <= 1
 
 
-def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_answer_is_read_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         Endpoint(Reply(b"x" * (5 << 20))) as endpoint,
         pytest.raises(ModelError, match="over 4 MB"),
@@ -173,14 +173,14 @@ def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch: pytest.Monkey
         _model(monkeypatch, endpoint).ask("x", seconds=20)
 
 
-def test_a_book_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_of_more_than_a_megabyte_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with Endpoint(openai("x" * (1 << 20) + "x")) as endpoint:
         model = _model(monkeypatch, endpoint)
         with pytest.raises(ModelError, match="1048577 characters"):
             model.ask("x", seconds=20)
 
 
-def test_nobody_is_asked_again_when_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancelled_question_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         Endpoint(Reply({}, 503, {"retry-after": "30"})) as endpoint,
         pytest.raises(ModelError, match="was cancelled"),
@@ -189,21 +189,21 @@ def test_nobody_is_asked_again_when_nobody_waits(monkeypatch: pytest.MonkeyPatch
     assert len(endpoint.requests) == 1
 
 
-def test_a_secret_in_the_question_stays_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_in_the_question_is_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
     with Endpoint(lambda asked: openai(str(asked.json))) as endpoint:
         answer = _model(monkeypatch, endpoint).ask(f"use {_KEY} to log in", seconds=20)
     assert _KEY not in str(endpoint.requests[0].json)
     assert "[redacted" in answer.text
 
 
-def test_nobody_there_is_said_with_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server_is_named_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     with Endpoint(openai("x")) as endpoint:
         model = _model(monkeypatch, endpoint)
     with pytest.raises(ModelError, match=r"127\.0\.0\.1:\d+ cannot be reached"):
         model.ask("x", seconds=20)
 
 
-def test_a_server_of_ones_own_needs_no_key_and_that_of_a_provider_does(
+def test_only_the_server_of_a_provider_needs_a_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
@@ -217,7 +217,7 @@ def test_a_server_of_ones_own_needs_no_key_and_that_of_a_provider_does(
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("CALORON_LLM_PROVIDER", "chatgpt", "no provider"),
         ("CALORON_LLM_BASE_URL", "ftp://x", "not an address"),
@@ -226,22 +226,22 @@ def test_a_server_of_ones_own_needs_no_key_and_that_of_a_provider_does(
         ("OPENAI_API_KEY", "sk-\r\nx-more: 1", "no key has"),
     ],
 )
-def test_a_wish_that_cannot_be_met_is_an_error_and_never_another_path(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
+def test_an_invalid_setting_is_an_error_and_has_no_fallback(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
 ) -> None:
     monkeypatch.setenv("CALORON_LLM_PROVIDER", "openai-api")
     monkeypatch.setenv(name, value)
-    with pytest.raises(UsageError, match=said) as refused:
+    with pytest.raises(UsageError, match=message) as refused:
         chosen_model()
     assert _KEY not in f"{refused.value} {refused.value.hint}"
 
 
-def test_without_a_wish_there_is_no_model_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_provider_there_is_no_model_and_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CALORON_LLM_PROVIDER", raising=False)
     assert chosen_model() == (None, "no model is configured (CALORON_LLM_PROVIDER)")
 
 
-def test_auto_takes_the_first_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_takes_the_first_available_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CALORON_LLM_PROVIDER", "auto")
     monkeypatch.setenv("PATH", "")
     for name in ("CALORON_CLAUDE", "CALORON_GEMINI", "CALORON_CODEX"):

@@ -1,4 +1,4 @@
-"""The scheduler on a clock of the test's own: what runs when, once, and after what crash."""
+"""The scheduler on a manual clock: due times, single runs and recovery after a crash."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ START = datetime(2026, 11, 16, 12, 0, 0, tzinfo=UTC).timestamp()
 
 
 class HandClock:
-    """Time passes when the scheduler waits for it."""
+    """A clock that advances when the scheduler waits."""
 
     def __init__(self, until: float) -> None:
         self.at, self.until = START, START + until
@@ -28,7 +28,7 @@ class HandClock:
         return self.at
 
     def wait(self, wake: threading.Event, seconds: float) -> None:
-        # What was started is let run for a moment that no test measures.
+        # A short real wait lets the started jobs run; the clock does not count it.
         if not wake.wait(0.02):
             self.at += seconds
         if self.at > self.until:
@@ -36,7 +36,7 @@ class HandClock:
 
 
 class World:
-    """Jobs, a real database, and what was run when."""
+    """Jobs, a real database, and the list of runs with their times."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -47,7 +47,7 @@ class World:
         return RunStore(self.folder, self.folder / "scheduler.json")
 
     def live(self, seconds: float, *crons: str, at: float = 0.0) -> None:
-        """A scheduler that lives for a while, from a moment on."""
+        """Run a scheduler for some seconds, from a time on."""
         jobs = tuple(_job(f"job-{n}", cron) for n, cron in enumerate(crons))
         clock = self.clock = HandClock(at + seconds)
         clock.at += at
@@ -80,7 +80,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_jobs_run_at_their_moments(world: World) -> None:
+def test_jobs_run_at_their_times(world: World) -> None:
     world.live(185, "* * * * *", "30 * * * * *")
     assert sorted(world.ran) == [
         ("job-0", "120100"), ("job-0", "120200"), ("job-0", "120300"),
@@ -93,20 +93,20 @@ def test_a_new_job_is_not_due_for_the_past(world: World) -> None:
     assert world.ran == []
 
 
-def test_what_was_missed_is_made_up_for_once(world: World) -> None:
+def test_missed_times_are_made_up_for_by_one_run(world: World) -> None:
     world.live(65, "* * * * *")
     world.live(30, "* * * * *", at=3600)
     world.live(90, "* * * * *", at=3640)
     assert [moment for _, moment in world.ran] == ["120100", "120200", "130100", "130200"]
 
 
-def test_a_job_with_another_time_than_before_begins_anew(world: World) -> None:
+def test_a_job_with_a_new_schedule_forgets_its_missed_times(world: World) -> None:
     world.live(65, "* * * * *")
     world.live(30, "0 13 * * *", at=7200)
     assert len(world.ran) == 1
 
 
-def test_a_job_never_runs_beside_itself_and_what_it_slept_through_is_skipped(world: World) -> None:
+def test_a_job_never_overlaps_with_itself_and_skips_the_times_it_missed(world: World) -> None:
     at_work = threading.Semaphore(1)
     overlaps: list[str] = []
 
@@ -127,7 +127,7 @@ def test_a_job_never_runs_beside_itself_and_what_it_slept_through_is_skipped(wor
     assert all(moment >= "121100" for moment in moments[1:])
 
 
-def test_a_slow_job_holds_up_nobody_else(world: World) -> None:
+def test_a_slow_job_delays_no_other_job(world: World) -> None:
     let_go = threading.Event()
 
     def does(job: Job) -> Outcome:
@@ -143,14 +143,14 @@ def test_a_slow_job_holds_up_nobody_else(world: World) -> None:
     assert len([name for name, _ in world.ran if name == "job-1"]) >= 3
 
 
-def test_a_failure_is_written_down_and_the_next_moment_comes(world: World) -> None:
+def test_a_failure_is_recorded_and_the_job_runs_again_at_its_next_time(world: World) -> None:
     world.does = lambda _job: Outcome(ok=False, composition_id="c", error="no")
     world.live(125, "* * * * *")
     assert len(world.ran) == 2
     assert (world.last().ok, world.last().error) == (False, "no")
 
 
-def test_a_run_that_was_cut_short_is_made_again_once(world: World) -> None:
+def test_an_interrupted_run_is_repeated_once(world: World) -> None:
     def crash() -> Any:
         runs = world.runs()
         runs.start("job-0", START + 60, START + 60, "job-0-20261116-120100")

@@ -1,4 +1,4 @@
-"""The shell as programs call it: its HTTP, its agents, what it remembers."""
+"""The shell as programs call it: its HTTP interface, its agents and its stored state."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def shell(tmp_path: Path, root: Path) -> Iterator[LiveShell]:
     live.stop()
 
 
-def test_the_answers_have_the_shapes_of_old(shell: LiveShell) -> None:
+def test_the_answers_keep_their_published_form(shell: LiveShell) -> None:
     assert shell.call("GET", "/health", token="") == (200, "ok")
     assert shell.get("/status") == {"agents": []}
-    told = shell.post("/heartbeat", agent_id="x", sprint_id="s")
-    assert told == {"ok": True}
+    answer = shell.post("/heartbeat", agent_id="x", sprint_id="s")
+    assert answer == {"ok": True}
     spawned = shell.spawn()
     assert set(spawned) == {"ok", "pid"}
     shell.ended()
@@ -61,10 +61,10 @@ def test_the_answers_have_the_shapes_of_old(shell: LiveShell) -> None:
     assert "not a git repository" in refused["error"]
 
 
-def test_what_cannot_be_taken_is_answered_and_changes_nothing(shell: LiveShell) -> None:
+def test_an_invalid_request_is_answered_and_changes_nothing(shell: LiveShell) -> None:
     for token in ("", "wrong", "a-token-of-the-test"):
-        code, told = shell.call("GET", "/status", token=token)
-        assert (code, told["ok"]) == (401, False)
+        code, answer = shell.call("GET", "/status", token=token)
+        assert (code, answer["ok"]) == (401, False)
     assert shell.call("GET", "/nowhere")[0] == 404
     assert shell.call("GET", "/spawn")[0] == 405
     assert shell.call("POST", "/status", {})[0] == 405
@@ -80,9 +80,9 @@ def test_what_cannot_be_taken_is_answered_and_changes_nothing(shell: LiveShell) 
 
 
 def _half_open(port: int, sent: bytes) -> socket.socket:
-    made = socket.create_connection(("127.0.0.1", port), 20)
-    made.sendall(sent)
-    return made
+    connection = socket.create_connection(("127.0.0.1", port), 20)
+    connection.sendall(sent)
+    return connection
 
 
 @pytest.mark.parametrize(
@@ -94,25 +94,25 @@ def _half_open(port: int, sent: bytes) -> socket.socket:
     ],
     ids=["silent", "in the head", "in the body"],
 )
-def test_callers_who_never_finish_do_not_silence_the_shell(shell: LiveShell, sent: bytes) -> None:
+def test_unfinished_requests_do_not_block_the_shell(shell: LiveShell, sent: bytes) -> None:
     slow = [_half_open(shell.port, sent) for _ in range(200)]
     try:
         assert shell.call("GET", "/health", token="") == (200, "ok")
         assert shell.get("/status") == {"agents": []}
     finally:
-        for one in slow:
-            one.close()
+        for connection in slow:
+            connection.close()
 
 
-def test_callers_who_trickle_do_not_silence_the_shell(shell: LiveShell) -> None:
+def test_slow_requests_do_not_block_the_shell(shell: LiveShell) -> None:
     slow = [_half_open(shell.port, b"GET /health HTTP/1.1\r\nX-Slow: ") for _ in range(64)]
     ended = threading.Event()
 
     def trickle() -> None:
         while not ended.wait(0.2):
-            for one in slow:
+            for connection in slow:
                 with suppress(OSError):
-                    one.send(b"x")
+                    connection.send(b"x")
 
     thread = threading.Thread(target=trickle)
     thread.start()
@@ -122,11 +122,11 @@ def test_callers_who_trickle_do_not_silence_the_shell(shell: LiveShell) -> None:
     finally:
         ended.set()
         thread.join()
-        for one in slow:
-            one.close()
+        for connection in slow:
+            connection.close()
 
 
-def test_an_agent_works_in_a_clone_and_its_commits_come_as_a_branch(
+def test_an_agent_works_in_a_clone_and_its_commits_become_a_branch(
     shell: LiveShell, root: Path
 ) -> None:
     shell.spawn(task_description="Write a.txt")
@@ -140,13 +140,13 @@ def test_an_agent_works_in_a_clone_and_its_commits_come_as_a_branch(
     assert (logs["text"], logs["next_offset"], logs["size"]) == ("it", 6, 7)
     past = shell.get("/logs", sprint_id="s-1", agent_id="ann", offset=10**6)
     assert (past["text"], past["next_offset"]) == ("", 7)
-    said = shell.get("/logs", sprint_id="s-1", agent_id="ann", stream="harness")
-    assert "ann is done" in said["text"]
+    log = shell.get("/logs", sprint_id="s-1", agent_id="ann", stream="harness")
+    assert "ann is done" in log["text"]
 
 
-def test_an_agent_is_confined_and_holds_neither_token(shell: LiveShell, root: Path) -> None:
-    look = "env > seen.txt; ls / >> seen.txt; cat /proc/1/environ >> seen.txt; true"
-    shell.agents_do({"responses": [{"output": "looked", "run": look}]})
+def test_an_agent_is_confined_and_has_no_token(shell: LiveShell, root: Path) -> None:
+    script = "env > seen.txt; ls / >> seen.txt; cat /proc/1/environ >> seen.txt; true"
+    shell.agents_do({"responses": [{"output": "looked", "run": script}]})
     shell.spawn()
     assert shell.ended()["exit_code"] == 0
     seen = git(root, "show", "agent/ann/s-1:seen.txt")
@@ -156,8 +156,8 @@ def test_an_agent_is_confined_and_holds_neither_token(shell: LiveShell, root: Pa
         assert secret not in seen
 
 
-def test_a_harness_gets_no_token_of_a_forge(tmp_path: Path, root: Path) -> None:
-    """It asks models, and no forge: whatever the variable with the token is called."""
+def test_a_harness_gets_no_forge_token(tmp_path: Path, root: Path) -> None:
+    """The harness uses models and no forge, so it gets no forge token under any variable name."""
     live = LiveShell(tmp_path / "home", root, SLEEPS)
     tokens = {
         name: f"planted-token-{number}"
@@ -185,20 +185,20 @@ def test_a_harness_gets_no_token_of_a_forge(tmp_path: Path, root: Path) -> None:
         live.stop()
 
 
-def test_a_living_agent_is_not_started_twice(shell: LiveShell) -> None:
+def test_a_running_agent_is_not_started_twice(shell: LiveShell) -> None:
     shell.agents_do(SLEEPS)
     with ThreadPoolExecutor(8) as many:
-        told = list(many.map(lambda _: shell.spawn(), range(8)))
-    assert len({one["pid"] for one in told}) == 1
+        answers = list(many.map(lambda _: shell.spawn(), range(8)))
+    assert len({answer["pid"] for answer in answers}) == 1
     assert shell.agent()["run"] == 1
     other = shell.spawn(task="t-2")
     assert (other["ok"], "works on task t-1" in other["error"]) == (False, True)
     elsewhere = shell.spawn(sprint="s-2")
-    assert elsewhere["pid"] != told[0]["pid"]
+    assert elsewhere["pid"] != answers[0]["pid"]
     assert len(shell.get("/status")["agents"]) == 2
 
 
-def test_agents_are_kept_apart_by_their_sprint(shell: LiveShell) -> None:
+def test_agents_of_different_sprints_are_separate(shell: LiveShell) -> None:
     shell.post("/heartbeat", agent_id="ann", sprint_id="s-9", status="running")
     shell.spawn()
     row = shell.ended()
@@ -206,13 +206,13 @@ def test_agents_are_kept_apart_by_their_sprint(shell: LiveShell) -> None:
     assert row["status"] == "completed"
 
 
-def test_stopping_keeps_what_was_written_and_says_so(shell: LiveShell, root: Path) -> None:
+def test_stopping_an_agent_commits_its_work(shell: LiveShell, root: Path) -> None:
     shell.agents_do({"responses": [{"run": "echo half > half.txt; sleep 600"}]})
     pid = shell.spawn()["pid"]
-    place = Path(root, ".caloron/worktrees/ann-s-1/half.txt")
-    wait_for(place.exists)
-    told = shell.post("/stop", sprint_id="s-1", agent_id="ann")
-    assert told == {"ok": True, "pid": pid, "stopped": True}
+    half_file = Path(root, ".caloron/worktrees/ann-s-1/half.txt")
+    wait_for(half_file.exists)
+    answer = shell.post("/stop", sprint_id="s-1", agent_id="ann")
+    assert answer == {"ok": True, "pid": pid, "stopped": True}
     row = shell.ended()
     assert (row["alive"], row["exit_code"]) == (False, 130)
     assert git(root, "show", "agent/ann/s-1:half.txt") == "half"
@@ -221,7 +221,7 @@ def test_stopping_keeps_what_was_written_and_says_so(shell: LiveShell, root: Pat
     assert shell.post("/stop", sprint_id="s-1", agent_id="nobody")["ok"] is False
 
 
-def test_a_killed_harness_takes_its_agent_along_and_is_started_anew(
+def test_a_killed_harness_ends_its_agent_and_can_be_started_again(
     shell: LiveShell, root: Path
 ) -> None:
     shell.agents_do({"responses": [{"run": "echo 1 >> runs.txt; sleep 600"}]})
@@ -237,7 +237,7 @@ def test_a_killed_harness_takes_its_agent_along_and_is_started_anew(
     assert git(root, "show", "agent/ann/s-1:runs.txt") == "1\n2"
 
 
-def test_git_never_runs_where_an_agent_has_been(shell: LiveShell, root: Path) -> None:
+def test_git_never_runs_in_the_workspace_of_an_agent(shell: LiveShell, root: Path) -> None:
     trap = root.parent / "sprung"
     plant = (
         f"git config core.fsmonitor 'touch {trap}; false'; git config uploadpack.packObjectsHook x"
@@ -246,25 +246,25 @@ def test_git_never_runs_where_an_agent_has_been(shell: LiveShell, root: Path) ->
     shell.spawn()
     shell.ended()
     for name in ("repo", "worktree_base"):
-        told = shell.spawn("bob", **{name: ".caloron/worktrees/ann-s-1"})
-        assert "workspace of an agent" in told["error"]
+        answer = shell.spawn("bob", **{name: ".caloron/worktrees/ann-s-1"})
+        assert "workspace of an agent" in answer["error"]
     shell.spawn()
     shell.ended()
     assert not trap.exists()
 
 
-@pytest.mark.parametrize("place", ["/etc", "/tmp", "out"])
-def test_nothing_outside_the_root_is_worked_in(shell: LiveShell, root: Path, place: str) -> None:
+@pytest.mark.parametrize("folder", ["/etc", "/tmp", "out"])
+def test_a_folder_outside_the_root_is_refused(shell: LiveShell, root: Path, folder: str) -> None:
     new_repository(root.parent / "outside")
     (root / "out").symlink_to(root.parent / "outside")
     for name in ("repo", "worktree_base"):
-        assert "outside" in shell.spawn(**{name: place})["error"]
+        assert "outside" in shell.spawn(**{name: folder})["error"]
     assert "files of a repository" in shell.spawn(repo=".git")["error"]
     assert "files of a repository" in shell.spawn(worktree_base=".git/x")["error"]
     assert shell.get("/status") == {"agents": []}
 
 
-def test_heartbeats_are_there_for_graphs_too(shell: LiveShell) -> None:
+def test_graphs_can_read_heartbeats(shell: LiveShell) -> None:
     shell.post("/heartbeat", agent_id="ann", sprint_id="s-1", status="running", tokens_used=9)
     asked = '{"key": "caloron:s-1:agent:ann:last_heartbeat"}'
     done = subprocess.run(

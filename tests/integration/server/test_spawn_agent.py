@@ -1,4 +1,4 @@
-"""The composition `spawn_agent`, run for real against a shell that lives."""
+"""The composition `spawn_agent`, run against a real shell."""
 
 from __future__ import annotations
 
@@ -39,46 +39,46 @@ def _caloron(shell: LiveShell, *words: str, token: str = TOKEN) -> tuple[int, An
 
 
 def _run(shell: LiveShell, token: str = TOKEN, **more: Any) -> tuple[int, Any]:
-    given = {"shell_url": f"http://127.0.0.1:{shell.port}", "sprint_id": "s-1", "task_id": "t-1",
+    inputs = {"shell_url": f"http://127.0.0.1:{shell.port}", "sprint_id": "s-1", "task_id": "t-1",
              "agent_id": "ann", "repo": ".", **more}  # fmt: skip
-    given = {name: value for name, value in given.items() if value is not None}
-    return _caloron(shell, "graph", "run", str(GRAPH), "--input", json.dumps(given), token=token)
+    inputs = {name: value for name, value in inputs.items() if value is not None}
+    return _caloron(shell, "graph", "run", str(GRAPH), "--input", json.dumps(inputs), token=token)
 
 
 def _pid(shell: LiveShell) -> Any:
-    asked = '{"key": "caloron:s-1:agent:ann:pid"}'
-    return _caloron(shell, "stage", "run", "kv_get", "--input", asked)[1]["data"]["output"]
+    key = '{"key": "caloron:s-1:agent:ann:pid"}'
+    return _caloron(shell, "stage", "run", "kv_get", "--input", key)[1]["data"]["output"]
 
 
-def test_an_agent_is_started_and_its_pid_is_kept(shell: LiveShell) -> None:
-    code, told = _run(shell, worktree_base="trees")
-    assert code == 0, told
+def test_an_agent_is_started_and_its_pid_is_stored(shell: LiveShell) -> None:
+    code, answer = _run(shell, worktree_base="trees")
+    assert code == 0, answer
     row = shell.agent()
     assert (row["alive"], row["task_id"]) == (True, "t-1")
-    assert told["data"]["output"] == {"ok": True, "pid": row["pid"]}
+    assert answer["data"]["output"] == {"ok": True, "pid": row["pid"]}
     assert _pid(shell) == row["pid"]
     assert row["workspace"] == str(shell.root / "trees" / "ann-s-1")
     for file in (shell.home / "graph").rglob("*"):
         assert not file.is_file() or TOKEN.encode() not in file.read_bytes(), file
 
 
-def test_a_refusal_of_the_shell_is_the_answer_and_no_pid_is_kept(shell: LiveShell) -> None:
-    for told in (_run(shell, repo="nowhere"), _run(shell, token="wrong")):
-        assert told[0] == 0, told
-        assert told[1]["data"]["output"]["ok"] is False
+def test_a_refusal_of_the_shell_is_the_answer_and_no_pid_is_stored(shell: LiveShell) -> None:
+    for answer in (_run(shell, repo="nowhere"), _run(shell, token="wrong")):
+        assert answer[0] == 0, answer
+        assert answer[1]["data"]["output"]["ok"] is False
     assert _pid(shell) is None
 
 
 @pytest.mark.parametrize("missing", ["shell_url", "sprint_id", "task_id", "agent_id", "repo"])
-def test_what_is_missing_is_said_before_anything_is_asked(shell: LiveShell, missing: str) -> None:
-    code, told = _run(shell, TOKEN, **{missing: None})
+def test_a_missing_input_is_reported_before_any_request(shell: LiveShell, missing: str) -> None:
+    code, answer = _run(shell, TOKEN, **{missing: None})
     assert code == 2
-    assert missing in told["error"]["message"]
+    assert missing in answer["error"]["message"]
     assert shell.get("/status") == {"agents": []}
 
 
-def test_without_a_token_nothing_is_asked(shell: LiveShell) -> None:
-    code, told = _run(shell, token="")
+def test_without_a_token_no_request_is_made(shell: LiveShell) -> None:
+    code, answer = _run(shell, token="")
     assert code == 12
-    assert "Null" in told["error"]["message"] or "null" in told["error"]["message"]
+    assert "Null" in answer["error"]["message"] or "null" in answer["error"]["message"]
     assert shell.get("/status") == {"agents": []}

@@ -1,4 +1,4 @@
-"""Turns on a file, and proof that a process is gone."""
+"""Locks on a file, and proof that a process has ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_process_is_gone_when_it_ended_and_not_before() -> None:
     holder = this_process(child.pid)
     assert holder.is_gone is False
     child.kill()
-    # Dead, although nobody has waited for it yet.
+    # The process is dead, although its parent has not reaped it yet.
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert holder.is_gone is True
     child.wait()
@@ -32,13 +32,13 @@ def test_another_process_with_the_same_number_is_another() -> None:
     assert this_process()._replace(boot="an earlier one").is_gone is True
 
 
-def test_of_a_process_elsewhere_nothing_is_known() -> None:
+def test_the_state_of_a_process_on_another_host_is_unknown() -> None:
     assert this_process()._replace(host="elsewhere").is_gone is None
     assert this_process()._replace(namespace="pid:[1]").is_gone is None
     assert this_process()._replace(started="").is_gone is None
 
 
-def test_a_file_lock_is_held_by_one_thread_at_a_time(tmp_path: Path) -> None:
+def test_one_thread_at_a_time_has_a_file_lock(tmp_path: Path) -> None:
     inside, most = [0], [0]
 
     def work() -> None:

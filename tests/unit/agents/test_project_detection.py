@@ -1,4 +1,4 @@
-"""How a project is set up and tested, as its files tell."""
+"""Detection of the setup and test commands of a project from its files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def package(**content: object) -> str:
     return json.dumps(content)
 
 
-def test_a_repository_that_tells_nothing_has_an_empty_recipe() -> None:
+def test_a_repository_without_known_files_has_no_commands() -> None:
     assert detected({"README.md": "hello", "docs/a.txt": ""}) == ProjectCommands()
 
 
@@ -105,7 +105,7 @@ _VET = "{ go vet ./... >/dev/null 2>&1 || true; }"
          "", "CI=true npm test"),
     ],
 )  # fmt: skip
-def test_a_project_is_set_up_and_tested_as_its_files_say(
+def test_setup_and_test_commands_follow_the_files_of_the_project(
     files: dict[str, str], setup: str, verify: str
 ) -> None:
     commands = detected(files)
@@ -127,7 +127,7 @@ def test_lock_files_and_manifests_decide_whether_setup_runs_again(
     assert detected(files).lock_files == locks
 
 
-def test_unittest_finds_the_tests_that_its_line_is_for(tmp_path: Path) -> None:
+def test_the_unittest_command_runs_the_tests_of_the_project(tmp_path: Path) -> None:
     files = {
         "tests/unit/test_a.py": "tests/unit",
         "pkg/__init__.py": "",
@@ -181,7 +181,7 @@ def test_requirements_go_into_a_virtual_environment() -> None:
     )
 
 
-def test_what_requirements_include_or_install_from_decides_too() -> None:
+def test_files_that_requirements_include_decide_whether_setup_runs_again() -> None:
     files = {
         "requirements.txt": "-r more/base.txt\n--constraint=pins.txt\n./lib\n-e ./plugin\n-r /x",
         "more/base.txt": "-r deep.txt",
@@ -203,13 +203,13 @@ def test_what_requirements_include_or_install_from_decides_too() -> None:
     )
 
 
-def test_compiled_sources_decide_whether_what_was_made_is_still_right() -> None:
+def test_compiled_sources_decide_whether_setup_runs_again() -> None:
     setup = "setup(ext_modules=[Extension('a', ['a.c'])], packages=['a'])"
     assert "a.c" in detected({"setup.py": setup, "a.c": "", "b.py": ""}).lock_files
     assert "a.c" not in detected({"setup.py": "packages", "a.c": "", "b.py": ""}).lock_files
 
 
-def test_uv_is_used_where_it_is_and_pip_where_it_is_not() -> None:
+def test_uv_is_used_if_installed_and_pip_otherwise() -> None:
     commands = detected({"uv.lock": "", "pyproject.toml": _PYPROJECT})
     assert commands.setup == (
         "if command -v uv >/dev/null; then uv sync --frozen --extra test; "
@@ -233,7 +233,7 @@ def test_several_kinds_of_code_are_set_up_and_tested_together() -> None:
     assert commands.summary.count(";") == 1
 
 
-def test_the_users_own_lines_win_and_none_means_none() -> None:
+def test_configured_commands_win_and_none_disables_a_command() -> None:
     files = {"requirements.txt": "click", "test_a.py": "", "tools/setup.sh": ""}
     commands = detected(files)
     own = apply_overrides(commands, files, setup="sh ./tools/setup.sh", verify="make check")
@@ -248,7 +248,7 @@ def test_the_users_own_lines_win_and_none_means_none() -> None:
     assert apply_overrides(commands, files, setup="", verify="") == commands
 
 
-def test_places_are_those_that_are_seen_inside() -> None:
+def test_paths_are_those_inside_the_sandbox() -> None:
     commands = detected({"requirements.txt": "click", "a.py": ""})
     assert environment(commands, Path("/workspace"))["VIRTUAL_ENV"] == "/workspace/.venv"
     argv = with_path(commands, Path("/workspace"), ("sh", "-c", 'echo "$PATH $1"', "sh", "a b"))
@@ -258,7 +258,7 @@ def test_places_are_those_that_are_seen_inside() -> None:
     assert with_path(ProjectCommands(), Path("/workspace"), ("true",)) == ("true",)
 
 
-def test_a_lock_hash_tells_other_content_and_other_files_apart() -> None:
+def test_a_lock_hash_differs_by_content_and_by_file() -> None:
     commands = ProjectCommands(lock_files=("a", "b"))
     hashes = [lock_hash(commands, ids) for ids in ({"a": "1"}, {"b": "1"}, {"a": "1", "b": "1"})]
     assert len(set(hashes)) == 3
@@ -295,7 +295,7 @@ _CONTENT = st.text() | _ODD_TABLES | _ODD_TOML | st.just("[" * 100_000)
 
 
 @given(st.dictionaries(st.sampled_from(_NAMES) | st.text(), _CONTENT, max_size=8))
-def test_whatever_the_files_hold_a_recipe_is_one_line_each_and_the_shell_can_read_it(
+def test_each_command_is_one_valid_shell_line_for_any_files(
     files: dict[str, str],
 ) -> None:
     commands = detected(files)

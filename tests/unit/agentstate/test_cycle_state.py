@@ -1,4 +1,4 @@
-"""The state of cycles is a fold over their log: pure, and the same however often it is read."""
+"""The state of cycles is a pure fold over their log; repeated reads agree."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def test_a_written_state_reads_back_equal(entries) -> None:
 
 
 @given(ENTRIES)
-def test_a_line_that_is_known_changes_nothing(entries) -> None:
+def test_a_known_line_changes_nothing(entries) -> None:
     state = folded(entries)
     for number, entry in enumerate(entries, 1):
         assert apply(state, entry | {"seq": number}) == state
 
 
 @given(ENTRIES)
-def test_a_snapshot_stands_for_all_lines_before_it(entries) -> None:
+def test_a_snapshot_replaces_all_earlier_lines(entries) -> None:
     state = folded(entries)
     kept = {"version": 1} | state._asdict() | {"artefacts": list(state.artefacts)}
     line = {"event": "snapshot", "at": "", "cycle": state.cycle_number, "state": kept}
@@ -64,7 +64,7 @@ def test_a_snapshot_stands_for_all_lines_before_it(entries) -> None:
 
 
 @given(ENTRIES)
-def test_numbers_never_fall_and_every_state_has_a_report(entries) -> None:
+def test_numbers_never_decrease_and_every_state_has_a_report(entries) -> None:
     numbers = [folded(entries[:n]).cycle_number for n in range(len(entries) + 1)]
     begun = [e["cycle"] for e in entries if e["event"] == "begin"]
     if begun == sorted(begun):

@@ -1,4 +1,4 @@
-"""Notes: whatever stands there, what is added never takes something else away."""
+"""Notes in any form accept annotations, and an annotation removes nothing."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def test_notes_of_any_form_can_be_annotated(notes, base) -> None:
 
 @given(NOTES, PATCHES)
 def test_an_annotation_keeps_every_other_key(notes, patch) -> None:
-    found = json.loads(annotated(notes, patch))
-    assert found == base_of(notes) | patch
+    merged = json.loads(annotated(notes, patch))
+    assert merged == base_of(notes) | patch
 
 
 @given(NOTES, st.text())
-def test_an_end_takes_nothing_away(notes, message) -> None:
+def test_a_resolution_keeps_every_other_key(notes, message) -> None:
     after = resolved(notes, message)
     if after is None:
         assert not message or message == notes
@@ -57,5 +57,5 @@ def test_encoded_json_reads_back_and_is_utf8(value) -> None:
     assert json.loads(text.encode().decode()) == value
 
 
-def test_half_a_character_is_escaped_because_no_file_could_hold_it() -> None:
+def test_a_lone_surrogate_is_escaped_because_utf8_cannot_encode_it() -> None:
     assert encode("\ud800") == '"\\ud800"'

@@ -1,4 +1,4 @@
-"""What the documents say can be typed, looked up and followed."""
+"""Commands, settings and links in the documents are valid."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.documents import (
     spans,
 )
 
-#: Not for users: set by the engine for its own processes, by click, or by tests.
+#: Internal variables: set by the engine for its own processes, by click, or by tests.
 _NOT_FOR_USERS = re.compile(
     r"CALORON_(IDENTITY|CRASH_\w+|COMPLETE|SANDBOXED|FEEDBACK_|REPORT|ROLE|TASK_ID|ROUND|ATTEMPT"
     r"|SPRINT_ID|AGENT_ID|MIRROR|REPOSITORY|BRANCH|BASE_COMMIT)"
@@ -40,7 +40,7 @@ def _named(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", pages(), ids=_named)
-def test_every_command_of_a_page_is_one_that_the_program_takes(page: Path) -> None:
+def test_every_command_of_a_page_is_valid(page: Path) -> None:
     text = page.read_text("utf-8")
     wrong = [
         f"line {number}: {line}: {trouble}"
@@ -77,7 +77,7 @@ def test_the_documents_show_many_commands() -> None:
         "caloron report --format html > report.html; caloron logs",
     ],
 )
-def test_a_command_that_cannot_be_typed_is_found(line: str) -> None:
+def test_an_invalid_command_is_detected(line: str) -> None:
     assert any(problem(words) for words in calls(line))
 
 
@@ -92,7 +92,7 @@ def test_a_command_that_cannot_be_typed_is_found(line: str) -> None:
         "git caloron nonsense",
     ],
 )
-def test_a_command_that_can_be_typed_is_left_alone(line: str) -> None:
+def test_a_valid_command_is_accepted(line: str) -> None:
     assert not any(problem(words) for words in calls(line))
 
 
@@ -102,7 +102,7 @@ def test_a_synopsis_is_read_as_its_parts() -> None:
 
 
 @pytest.mark.parametrize("page", pages(), ids=_named)
-def test_every_target_of_make_that_a_page_names_is_there(page: Path) -> None:
+def test_every_make_target_of_a_page_exists(page: Path) -> None:
     text = page.read_text("utf-8")
     lines = [line for _, line in (*shell_lines(text), *spans(text))]
     named = {m[1] for line in lines for m in re.finditer(r"(?:^|&& )make ([a-z]+)", line)}
@@ -124,24 +124,24 @@ def test_ci_runs_what_the_readme_calls_the_tests() -> None:
 
 
 @pytest.mark.parametrize("page", pages(), ids=_named)
-def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+def test_every_link_of_a_page_has_a_target(page: Path) -> None:
     assert broken_links(page) == []
 
 
 def broken_links(page: Path) -> list[str]:
-    return [link for link in links(page.read_text("utf-8")) if not _leads_somewhere(page, link)]
+    return [link for link in links(page.read_text("utf-8")) if not _has_target(page, link)]
 
 
-def _leads_somewhere(page: Path, link: str) -> bool:
-    """Addresses of other sites are not asked."""
-    scheme, _, path, _, place = urlsplit(link)
+def _has_target(page: Path, link: str) -> bool:
+    """Return whether the link has a target; links to other sites are not requested."""
+    scheme, _, path, _, fragment = urlsplit(link)
     target = page.parent / path if path else page
     if scheme:
         return True
-    return target.is_file() and (not place or place in anchors(target.read_text("utf-8")))
+    return target.is_file() and (not fragment or fragment in anchors(target.read_text("utf-8")))
 
 
-def test_a_broken_link_is_found(tmp_path: Path) -> None:
+def test_a_broken_link_is_detected(tmp_path: Path) -> None:
     other = tmp_path / "other.md"
     other.write_text("# Other\n\n## What does not hold\n")
     page = tmp_path / "page.md"
@@ -152,7 +152,7 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
 
 
 def test_every_setting_is_in_the_reference() -> None:
-    """Only what `caloron init` fixes itself is not for people to set."""
+    """People may set every setting except those that `caloron init` fixes."""
     reference = (DOCS / "reference.md").read_text("utf-8")
     table = reference.partition("## Settings")[2].partition("\n## ")[0]
     answer = {name for cell in re.findall(r"^\| ([^|]*) \|", table, re.MULTILINE)
@@ -162,7 +162,7 @@ def test_every_setting_is_in_the_reference() -> None:
 
 
 @pytest.mark.parametrize("page", pages(), ids=_named)
-def test_every_setting_that_a_page_makes_is_one_that_can_be_made(page: Path) -> None:
+def test_every_setting_of_a_page_is_valid(page: Path) -> None:
     lines = shell_lines(page.read_text("utf-8"))
     for words in (words for _, line in lines for words in calls(line)):
         if words[:2] == ["config", "set"]:
@@ -170,7 +170,7 @@ def test_every_setting_that_a_page_makes_is_one_that_can_be_made(page: Path) -> 
 
 
 def refusal(key: str, value: str) -> str:
-    """Why a setting cannot have a value; whether a file is there is not asked."""
+    """Return why a setting refuses a value; a missing file is accepted."""
     try:
         parsed = parse_setting(key, value)
         if key == "framework":
@@ -182,7 +182,7 @@ def refusal(key: str, value: str) -> str:
     return ""
 
 
-def test_a_setting_that_cannot_be_made_is_found() -> None:
+def test_an_invalid_setting_is_detected() -> None:
     for key, value in (
         ("verfiy", "x"),
         ("parallel", "many"),
@@ -214,7 +214,7 @@ def test_blocks_are_read_whole_and_without_the_indentation_of_a_list() -> None:
 
 
 def test_numbered_lists_go_on_counting_on_the_site() -> None:
-    """The site needs four spaces before what belongs to an item; with fewer a new list begins."""
+    """The site needs four spaces of indentation in an item; fewer begin a new list."""
     extensions = ["tables", "fenced_code", "pymdownx.superfences"]
     for page in DOCS.glob("*.md"):
         html = markdown.markdown(page.read_text("utf-8"), extensions=extensions)

@@ -1,4 +1,4 @@
-"""The last lines of a log, however long it is and in whatever pieces it is read."""
+"""The last lines of a log of any length, read in any pieces."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_line_is_never_cut(tmp_path: Path) -> None:
     assert logs._last(file, 2, str)[1].startswith('{"text": "x')
 
 
-def test_the_end_of_a_huge_log_is_read_and_nothing_else(tmp_path: Path) -> None:
+def test_only_the_end_of_a_huge_log_is_read(tmp_path: Path) -> None:
     file = tmp_path / "output.log"
     with file.open("wb") as opened:
         opened.truncate(1 << 30)
@@ -83,7 +83,7 @@ caloron_feedback:
 
 
 @pytest.mark.parametrize("around", ["{}", "```yaml\n{}\n```", "{}\n\n"])
-def test_the_feedback_block_is_not_what_a_person_reads(tmp_path: Path, around: str) -> None:
+def test_the_feedback_block_is_not_shown_to_people(tmp_path: Path, around: str) -> None:
     file = tmp_path / "output.log"
     file.write_text(
         f"Looked around.\ntask_id: 5 is a line of a program\nDone.\n\n{around.format(_BLOCK)}\n"

@@ -1,4 +1,4 @@
-"""The frame of the program: help, refusals, defects and exit codes."""
+"""The frame of the program: help, refusals, internal errors and exit codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def failing(monkeypatch):
-    """Lets `caloron init` raise what a test wants."""
+    """Let `caloron init` raise an error of the test."""
 
     def install(error: BaseException) -> None:
         @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
@@ -105,7 +105,7 @@ def test_a_failure_of_the_family_and_an_interrupt_have_their_own_exit_codes(
     assert capsys.readouterr().err.strip("\n") == text.strip("\n")
 
 
-def test_a_defect_is_short_on_the_terminal_and_whole_in_a_file(failing, capsys, home):
+def test_an_internal_error_is_short_on_the_terminal_and_complete_in_a_file(failing, capsys, home):
     failing(ZeroDivisionError("oh"))
     assert main(["init"]) == 1
     reply = capsys.readouterr().err
@@ -135,7 +135,7 @@ def test_the_exit_code_that_a_command_returns_is_the_programs(monkeypatch):
         (OSError(errno.EINVAL, "Invalid argument"), 1, "GENERAL_ERROR"),
     ],
 )
-def test_what_the_machine_refuses_is_no_defect_of_ours(failing, capsys, home, error, code, name):
+def test_an_error_of_the_machine_is_no_internal_error(failing, capsys, home, error, code, name):
     failing(error)
     assert main(["init", "--output=json"]) == code
     reply = json.loads(capsys.readouterr().out)["error"]

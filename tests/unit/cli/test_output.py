@@ -59,12 +59,12 @@ def test_a_failure_is_an_envelope_with_its_data_in_json_and_goes_to_standard_err
         ([], False),
     ],
 )
-def test_the_form_is_known_before_the_command_line_is_understood(arguments, expected):
+def test_the_output_form_is_known_before_the_command_line_is_parsed(arguments, expected):
     output.start(arguments)
     assert output.wants_json() is expected
 
 
-def test_text_of_others_cannot_steer_the_terminal():
+def test_foreign_text_cannot_control_the_terminal():
     assert printable("a\x1b[2Jb\tc\nd\u202e\x9b") == "a\ufffd[2Jb\tc\nd\ufffd\ufffd"
 
 
@@ -85,7 +85,7 @@ def test_a_table_shows_the_list_that_the_answer_is_about(capsys):
 
 
 @pytest.mark.parametrize("data", [{"a": 1}, {"rows": []}, {"rows": ["a", "b"]}, {}])
-def test_what_is_no_list_of_records_is_reported_as_text(capsys, data):
+def test_an_answer_without_records_is_reported_as_text(capsys, data):
     output.start(["status", "--output", "table"])
     output.success("status", data, "as text")
     assert capsys.readouterr().out == "as text\n"
@@ -105,7 +105,7 @@ def test_a_dry_run_says_what_would_be_done_and_exits_with_9(capsys):
     assert answer["planned_actions"] == actions
 
 
-def test_a_message_about_a_megabyte_is_short_and_cannot_steer_the_terminal(capsys):
+def test_a_message_about_a_megabyte_is_short_and_cannot_control_the_terminal(capsys):
     output.start([])
     output.failure("why", "NOT_FOUND", f"no task {'x' * 1_000_000}\x1b[2J")
     reply = capsys.readouterr().err
@@ -117,5 +117,5 @@ def test_a_message_about_a_megabyte_is_short_and_cannot_steer_the_terminal(capsy
     ("count", "reply"),
     [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (25_000, "25 kB"), (3_200_000_000, "3.2 GB")],
 )
-def test_sizes_are_said_as_people_say_them(count, reply):
+def test_sizes_are_readable_for_people(count, reply):
     assert size(count) == reply

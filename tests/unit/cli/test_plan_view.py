@@ -1,4 +1,4 @@
-"""A plan is a tree that fits the screen, whatever its names and titles are."""
+"""A plan is a tree that fits the screen with any names and titles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def task(name: str, *needs: str, title: str = "", **more: str) -> PlannedTask:
     return PlannedTask(depends_on=needs, **fields)  # type: ignore[arg-type]
 
 
-def test_a_task_stands_below_what_it_waits_for_last_and_says_what_else() -> None:
+def test_a_task_is_below_its_last_dependency_and_names_the_others() -> None:
     plan = (
         task("a"), task("b", "a"), task("c", "a"), task("d", "b", "c"), task("e"),
         task("f", "d", "a"), task("g", kind="check"),
@@ -31,7 +31,7 @@ def test_a_task_stands_below_what_it_waits_for_last_and_says_what_else() -> None
     ]
 
 
-def test_a_deep_chain_stays_in_sight_and_says_its_order_in_words() -> None:
+def test_a_deep_chain_fits_the_width_and_states_its_order() -> None:
     plan = (task("t0"), *(task(f"t{n}", f"t{n - 1}") for n in range(1, 200)))
     lines = plan_tree(plan, 80).splitlines()
     assert len(lines) == 200
@@ -39,7 +39,7 @@ def test_a_deep_chain_stays_in_sight_and_says_its_order_in_words() -> None:
     assert lines[199].endswith("t199  T199 (after t198)")
 
 
-def test_letters_that_are_two_cells_wide_are_counted_so() -> None:
+def test_wide_letters_count_as_two_cells() -> None:
     lines = plan_tree((task("a", title="日本語" * 40),), 80).splitlines()
     assert len(lines) > 2
     assert max(map(cell_len, lines)) <= 80

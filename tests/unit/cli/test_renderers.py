@@ -1,4 +1,4 @@
-"""Text of agents, forges and files stays text in everything that people read."""
+"""Text of agents, forges and files stays plain text in every output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from caloron.domain.model.sprint import Sprint, State
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task
 
-#: What could be read as markup, what steers a terminal, and what turns the direction of text.
+#: Markup, terminal control sequences, and characters that change the text direction.
 _BAD = (
     "[/b]", "[bold red]", "[/tmp/x]", "[link=x]", "[", "]", "\\[", "{0}", "%s", ":smile:", "`", "|",
     "<b>", "</table>", "&lt;", "&", '"', "'", "*", "_", "#", "\x1b[2J", "\x1b]0;x\x07", "\x9b31m",
@@ -43,7 +43,7 @@ quick = settings(
 
 
 def assert_harmless(text: str) -> None:
-    """No character is left that a terminal obeys."""
+    """Assert that the text has no terminal control character."""
     steering = [c for c in text if c not in "\n\t" and unicodedata.category(c) in ("Cc", "Cf")]
     assert not steering, steering
 
@@ -67,7 +67,7 @@ def sprint_state(text: str, *, tasks: int = 3, planned: bool = True) -> State:
 
 
 def drawn(state: State, *notes: str, columns: int = 80, rows: int = 24) -> str:
-    """The live table as a terminal of this size gets it, without colours."""
+    """Return the live table for a terminal of this size, without colours."""
     view = LiveTable(approver=None)  # type: ignore[arg-type]
     screen = io.StringIO()
     was = view.live.console
@@ -83,7 +83,7 @@ def drawn(state: State, *notes: str, columns: int = 80, rows: int = 24) -> str:
 
 @quick
 @given(TEXTS, st.booleans())
-def test_the_live_table_shows_any_text_as_it_is(text: str, planned: bool) -> None:
+def test_the_live_table_shows_any_text_unchanged(text: str, planned: bool) -> None:
     seen = drawn(sprint_state(text, planned=planned), text, columns=400)
     assert_harmless(seen)
     shown = seen.split()
@@ -104,7 +104,7 @@ def test_the_live_table_fits_the_screen(columns: int, text: str, rows: int, task
         assert f"… {tasks - shown} more" in "\n".join(lines)
 
 
-def test_a_narrow_live_table_still_says_why() -> None:
+def test_a_narrow_live_table_still_has_the_reason() -> None:
     state = sprint_state("the agent ended with exit code 1", tasks=2)
     lines = drawn(state, columns=60).split("\n")
     assert lines[0].startswith("s-1  0/2 done  the agent ended")
@@ -150,7 +150,7 @@ class _Tags(HTMLParser):
 
 @quick
 @given(TEXTS)
-def test_tables_trees_and_folded_lines_take_any_text(text: str) -> None:
+def test_tables_trees_and_folded_lines_accept_any_text(text: str) -> None:
     plan = (
         PlannedTask(id="a", title=text or "x", agent_prompt="x"),
         PlannedTask(id="b", title=text or "x", agent_prompt="x", depends_on=("a",)),
@@ -166,7 +166,7 @@ def test_tables_trees_and_folded_lines_take_any_text(text: str) -> None:
 
 @quick
 @given(TEXTS)
-def test_whatever_a_command_answers_steers_no_terminal(text: str) -> None:
+def test_no_answer_of_a_command_controls_the_terminal(text: str) -> None:
     answers = (
         status_text(_status(text), {}),
         history_text(_history(text)),

@@ -67,7 +67,7 @@ def test_the_pause_is_over_once_the_provider_answers(made: SprintDriver) -> None
     assert made.state.sprint.availability.providers == {}
 
 
-def test_a_refused_credential_halts_the_sprint_and_keeps_the_work(made: SprintDriver) -> None:
+def test_a_refused_credential_pauses_the_sprint_and_keeps_the_work(made: SprintDriver) -> None:
     item = made.item("a")
     start = _starts(made, provider_error="auth", provider_message="invalid x-api-key", exit_code=1)
     assert start.work.item == item
@@ -80,7 +80,7 @@ def test_a_refused_credential_halts_the_sprint_and_keeps_the_work(made: SprintDr
 
 
 @pytest.mark.parametrize("trouble", ["overflow", "crash", "budget"])
-def test_any_other_trouble_is_a_failure_and_the_second_one_asks_a_person(
+def test_any_other_error_is_a_failure_and_the_second_failure_escalates(
     made: SprintDriver, trouble: str
 ) -> None:
     made.task("a").attempts.session = "s-1"
@@ -92,7 +92,7 @@ def test_any_other_trouble_is_a_failure_and_the_second_one_asks_a_person(
     assert made.task("a").reason == f"the agent failed ({trouble}): why"
 
 
-def test_the_author_goes_on_with_its_conversation_and_the_reviewer_does_not(
+def test_the_author_resumes_its_conversation_and_the_reviewer_starts_anew(
     made: SprintDriver,
 ) -> None:
     made.finish("a", session="author")
@@ -120,7 +120,7 @@ def test_a_planner_without_quota_is_asked_again_after_the_reset() -> None:
     assert why_sprint(made.state.sprint) == "claude-code: quota until 1970-01-01 02:30 UTC"
 
 
-def test_a_halt_is_kept_until_somebody_goes_on(made: SprintDriver) -> None:
+def test_a_pause_survives_the_next_tick(made: SprintDriver) -> None:
     made.tick(Halt(reason="the budget of $1.00 is used up"))
     made.tick()
     assert made.state.sprint.availability.pause_reason == "the budget of $1.00 is used up"
@@ -136,7 +136,7 @@ def test_an_outage_keeps_the_time_it_began_and_its_first_cause() -> None:
     assert str(later) == "forge does not answer since 12:00 UTC (connection refused)"
 
 
-def test_a_quota_says_until_when_and_is_another_thing_than_silence() -> None:
+def test_a_quota_names_its_end_and_differs_from_silence() -> None:
     silent = outage_after(None, "connection refused", None, NOON)
     quota = outage_after(silent, "used up", NOON + 2400, NOON + 60)
     assert str(quota) == "forge quota until 12:40 UTC"

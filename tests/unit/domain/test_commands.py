@@ -1,4 +1,4 @@
-"""What people say to a task, in each state that it may be in."""
+"""Commands of people to a task, in each state of the task."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def in_review() -> SprintDriver:
     return made
 
 
-def say(made: SprintDriver, command: str, place: int | None = None) -> CommentSnapshot:
-    seen = made.person.comment(place or issue_of(made), command)
+def say(made: SprintDriver, command: str, number: int | None = None) -> CommentSnapshot:
+    seen = made.person.comment(number or issue_of(made), command)
     made.settle()
     return seen
 
 
 def answers(made: SprintDriver) -> list[str]:
-    found = [o for o in made.forge.objects.values() if isinstance(o, CommentSnapshot)]
-    return [o.body.split("\n\n<!--")[0] for o in found if "/answer/" in o.body]
+    comments = [o for o in made.forge.objects.values() if isinstance(o, CommentSnapshot)]
+    return [o.body.split("\n\n<!--")[0] for o in comments if "/answer/" in o.body]
 
 
-def test_a_comment_without_our_marker_is_a_persons_whatever_account_it_has() -> None:
+def test_a_comment_without_our_marker_is_a_persons_from_any_account() -> None:
     made = made_world()
     made.user(CALORON).comment(issue_of(made), TAKE_OVER)
     made.settle()
@@ -59,7 +59,7 @@ def test_a_comment_with_a_marker_is_never_a_command(chain: SprintDriver) -> None
 
 
 @pytest.mark.parametrize("command", ["resolved", TAKE_OVER, RETRY, CANCEL, APPROVE])
-def test_what_a_stranger_says_is_text(reviewed: SprintDriver, command: str) -> None:
+def test_a_command_of_an_untrusted_author_is_ignored(reviewed: SprintDriver, command: str) -> None:
     seen = reviewed.person.comment(issue_of(reviewed), command)
     reviewed.forget_news()
     decision = reviewed.tick(msgspec.structs.replace(seen, trusted=False))
@@ -67,7 +67,9 @@ def test_what_a_stranger_says_is_text(reviewed: SprintDriver, command: str) -> N
     assert reviewed.role("a") == "review"
 
 
-def test_a_verdict_of_a_stranger_approves_and_rejects_nothing(reviewed: SprintDriver) -> None:
+def test_a_verdict_of_an_untrusted_author_neither_approves_nor_rejects(
+    reviewed: SprintDriver,
+) -> None:
     for verdict in ("approved", "changes_requested"):
         seen = reviewed.person.review(pull_of(reviewed), verdict)
         reviewed.forget_news()
@@ -94,7 +96,7 @@ def test_a_review_with_our_marker_by_the_reviewing_account_is_ours(reviewed: Spr
 # take-over
 
 
-def test_taking_over_stops_the_agent_and_holds_the_dependents_without_a_new_issue() -> None:
+def test_taking_over_stops_the_agent_and_blocks_the_dependents_without_a_new_issue() -> None:
     made = made_world()
     say(made, TAKE_OVER)
     assert made.queue == {}
@@ -105,7 +107,7 @@ def test_taking_over_stops_the_agent_and_holds_the_dependents_without_a_new_issu
 
 
 @pytest.mark.parametrize("word", ["resolved", RETRY])
-def test_given_back_untouched_the_agent_goes_on_where_it_was_stopped(word: str) -> None:
+def test_a_task_handed_back_unchanged_resumes_its_agent(word: str) -> None:
     made = made_world()
     item = made.item("a")
     say(made, TAKE_OVER)
@@ -115,7 +117,9 @@ def test_given_back_untouched_the_agent_goes_on_where_it_was_stopped(word: str) 
     assert set(made.statuses().values()) == {"Done"}
 
 
-def test_given_back_with_a_branch_the_persons_commit_is_the_change(chain: SprintDriver) -> None:
+def test_a_task_handed_back_with_a_branch_takes_its_commit_as_the_change(
+    chain: SprintDriver,
+) -> None:
     say(chain, TAKE_OVER)
     chain.forge.branches["agent/a/shop-1"] = "hers"
     say(chain, "resolved")
@@ -127,7 +131,7 @@ def test_given_back_with_a_branch_the_persons_commit_is_the_change(chain: Sprint
     assert not [e for e in chain.effects(Push) if isinstance(e, Push) and e.task == "a"]
 
 
-def test_given_back_after_a_push_to_its_pull_request_that_commit_is_the_change() -> None:
+def test_a_task_handed_back_after_a_push_takes_that_commit_as_the_change() -> None:
     made = in_review()
     say(made, TAKE_OVER)
     commit = made.person.push(pull_of(made))
@@ -137,7 +141,7 @@ def test_given_back_after_a_push_to_its_pull_request_that_commit_is_the_change()
     assert (made.task("a").change.head, made.role("a")) == (commit, "verify")
 
 
-def test_given_back_with_a_pull_request_of_their_own_that_is_the_change() -> None:
+def test_a_task_handed_back_with_a_persons_pull_request_takes_it_as_the_change() -> None:
     made = made_world()
     say(made, TAKE_OVER)
     hers = made.person.open_pull(issue_of(made))
@@ -158,7 +162,7 @@ def test_a_task_that_has_not_begun_can_be_taken_over_and_merged_by_hand() -> Non
     assert made.status("b") is Status.DONE
 
 
-def test_taking_over_in_the_middle_of_a_merge_takes_the_merge_back(reviewed: SprintDriver) -> None:
+def test_taking_over_during_a_merge_cancels_the_merge(reviewed: SprintDriver) -> None:
     reviewed.person.review(pull_of(reviewed), "approved")
     reviewed.tick()
     assert reviewed.task("a").merge.merging
@@ -174,7 +178,7 @@ def test_taking_over_in_the_middle_of_a_merge_takes_the_merge_back(reviewed: Spr
 # retry
 
 
-def test_retry_begins_the_running_attempt_again_from_nothing(chain: SprintDriver) -> None:
+def test_retry_restarts_the_running_attempt_without_its_conversation(chain: SprintDriver) -> None:
     item = chain.item("a")
     chain.task("a").attempts.session = "talk"
     say(chain, RETRY)
@@ -186,7 +190,7 @@ def test_retry_begins_the_running_attempt_again_from_nothing(chain: SprintDriver
     ]
 
 
-def test_retry_in_review_verifies_and_reviews_again_whatever_our_reviewer_said() -> None:
+def test_retry_in_review_verifies_and_reviews_again_after_any_verdict() -> None:
     made = in_review()
     made.end(made.item("a"))
     made.tick()
@@ -201,7 +205,7 @@ def test_retry_in_review_verifies_and_reviews_again_whatever_our_reviewer_said()
     assert set(made.statuses().values()) == {"Done"}
 
 
-def test_retry_releases_what_is_escalated(chain: SprintDriver) -> None:
+def test_retry_releases_an_escalated_task(chain: SprintDriver) -> None:
     for _ in range(2):
         chain.finish("a", exit_code=1, changes=False)
     assert chain.status("a") is Status.ESCALATED
@@ -212,7 +216,7 @@ def test_retry_releases_what_is_escalated(chain: SprintDriver) -> None:
 # cancel
 
 
-def test_cancel_closes_issue_and_pull_request_and_holds_the_dependents() -> None:
+def test_cancel_closes_issue_and_pull_request_and_blocks_the_dependents() -> None:
     made = in_review()
     number = pull_of(made)
     say(made, CANCEL)
@@ -224,7 +228,7 @@ def test_cancel_closes_issue_and_pull_request_and_holds_the_dependents() -> None
 
 
 @pytest.mark.parametrize("how", ["word", "reopen"])
-def test_a_cancelled_task_comes_back_with_what_its_branch_has(how: str) -> None:
+def test_a_reopened_cancelled_task_keeps_the_commits_of_its_branch(how: str) -> None:
     made = in_review()
     head = made.task("a").change.head
     say(made, CANCEL)
@@ -241,14 +245,14 @@ def test_a_cancelled_task_comes_back_with_what_its_branch_has(how: str) -> None:
     assert set(made.statuses().values()) == {"Done"}
 
 
-def test_cancel_and_retry_in_one_breath_leave_a_task_that_runs(reviewed: SprintDriver) -> None:
+def test_cancel_and_retry_in_one_tick_leave_a_running_task(reviewed: SprintDriver) -> None:
     reviewed.person.comment(issue_of(reviewed), CANCEL)
     reviewed.person.comment(issue_of(reviewed), RETRY)
     reviewed.run()
     assert set(reviewed.statuses().values()) == {"Done"}
 
 
-def test_a_pull_request_that_opens_after_the_cancel_is_closed_too(chain: SprintDriver) -> None:
+def test_a_pull_request_that_opens_after_the_cancel_is_closed(chain: SprintDriver) -> None:
     chain.end(chain.item("a"))
     chain.tick()
     chain.person.comment(issue_of(chain), CANCEL)
@@ -258,7 +262,7 @@ def test_a_pull_request_that_opens_after_the_cancel_is_closed_too(chain: SprintD
     assert chain.status("a") is Status.CANCELLED
 
 
-def test_closings_with_the_task_do_not_count_as_a_persons_no(reviewed: SprintDriver) -> None:
+def test_closing_the_pull_request_with_its_task_is_no_rejection(reviewed: SprintDriver) -> None:
     for _ in range(3):
         say(reviewed, CANCEL)
         say(reviewed, RETRY)
@@ -276,21 +280,21 @@ def phase(made: SprintDriver) -> str:
 
 
 @pytest.mark.parametrize("word", ["resolved", RETRY])
-def test_a_task_taken_over_goes_on_also_when_its_sprint_had_ended(word: str) -> None:
+def test_a_taken_over_task_continues_after_the_end_of_its_sprint(word: str) -> None:
     made = made_world()
     say(made, TAKE_OVER)
     assert phase(made) == "ended"
     made.person.comment(issue_of(made), word)
     made.poll()
     made.tick()
-    # Whoever runs it stops at the end of a sprint: what is planned now must be done first.
+    # The caller stops at the end of a sprint, so the planned effects must come first.
     assert made.journal
     assert phase(made) == "running"
     made.run()
     assert set(made.statuses().values()) == {"Done"}
 
 
-def test_a_cancelled_task_comes_back_also_when_its_sprint_had_ended(chain: SprintDriver) -> None:
+def test_a_cancelled_task_can_be_reopened_after_the_end_of_its_sprint(chain: SprintDriver) -> None:
     say(chain, CANCEL)
     assert phase(chain) == "ended"
     chain.person.comment(issue_of(chain), RETRY)
@@ -302,7 +306,7 @@ def test_a_cancelled_task_comes_back_also_when_its_sprint_had_ended(chain: Sprin
     assert set(chain.statuses().values()) == {"Done"}
 
 
-def test_an_answer_that_is_given_after_the_end_asks_no_model_again(chain: SprintDriver) -> None:
+def test_an_answer_after_the_end_of_the_sprint_starts_no_second_retro(chain: SprintDriver) -> None:
     sprint = chain.state.sprint
     sprint.settings = msgspec.structs.replace(sprint.settings, retro_by="model")
     sprint.retro.asked = True
@@ -321,13 +325,13 @@ def test_an_answer_that_is_given_after_the_end_asks_no_model_again(chain: Sprint
 
 
 @pytest.mark.parametrize("where", ["issue", "pull"])
-def test_the_word_approve_is_as_good_as_an_approving_review(where: str) -> None:
+def test_an_approve_command_counts_as_an_approving_review(where: str) -> None:
     made = in_review()
     say(made, APPROVE, issue_of(made) if where == "issue" else pull_of(made))
     assert made.status("a") is Status.DONE
 
 
-def test_an_approval_by_word_is_of_the_head_at_that_moment_and_no_other() -> None:
+def test_an_approve_command_approves_only_the_head_of_that_moment() -> None:
     made = in_review()
     made.person.comment(pull_of(made), APPROVE)
     made.tick()
@@ -338,34 +342,34 @@ def test_an_approval_by_word_is_of_the_head_at_that_moment_and_no_other() -> Non
     assert made.role("a") == "review"
 
 
-def test_an_approval_by_word_is_not_of_a_head_that_came_after_it(reviewed: SprintDriver) -> None:
-    """Both are seen in one look, so the picture of now shows a head that nobody meant."""
-    said = reviewed.person.comment(pull_of(reviewed), APPROVE)
+def test_an_approve_command_does_not_approve_a_later_head(reviewed: SprintDriver) -> None:
+    """One poll reads the comment and the push, so its snapshot shows a later head."""
+    approval = reviewed.person.comment(pull_of(reviewed), APPROVE)
     reviewed.person.push(pull_of(reviewed))
     reviewed.settle()
     assert reviewed.role("a") == "verify"
     assert reviewed.task("a").review.approval is None
     head = reviewed.task("a").change.head
-    (told,) = answers(reviewed)
-    assert told.endswith(f"the branch moved since, to {head}; look at that and say it again.")
-    assert said.object in reviewed.task("a").conversation.handled
+    (answer,) = answers(reviewed)
+    assert answer.endswith(f"the branch moved since, to {head}; look at that and say it again.")
+    assert approval.object in reviewed.task("a").conversation.handled
     say(reviewed, APPROVE)
     reviewed.finish("a")
     assert reviewed.status("a") is Status.DONE
 
 
-def test_an_approval_by_word_that_is_read_late_is_not_of_the_head_that_came_meanwhile() -> None:
+def test_an_approve_command_that_is_read_late_does_not_approve_a_newer_head() -> None:
     made = in_review()
-    said = made.person.comment(pull_of(made), APPROVE)
+    approval = made.person.comment(pull_of(made), APPROVE)
     made.forget_news()
     made.person.push(pull_of(made))
     made.settle()
     assert made.role("a") == "verify"
-    made.tick(said)
+    made.tick(approval)
     assert made.task("a").review.approval is None
 
 
-def test_an_approval_by_word_counts_after_a_later_picture_of_the_same_head() -> None:
+def test_an_approve_command_counts_after_a_later_snapshot_of_the_same_head() -> None:
     made = in_review()
     number = pull_of(made)
     made.person.comment(number, APPROVE)
@@ -378,16 +382,16 @@ def test_an_approval_by_word_counts_after_a_later_picture_of_the_same_head() -> 
 
 @pytest.mark.parametrize("first_read", ["review", "comment"])
 def test_of_a_request_and_an_approval_in_one_second_the_request_counts(first_read: str) -> None:
-    """A forge that tells seconds only gives the one a higher version that was read later."""
+    """With versions of one-second resolution, the snapshot read later has the higher version."""
     made = in_review()
     second = 1_800_000_000 << 24
     review, comment = (5, 9) if first_read == "review" else (9, 5)
-    no = made.person.review(pull_of(made), "changes_requested", "no globals")
-    yes = made.person.comment(pull_of(made), APPROVE)
+    request = made.person.review(pull_of(made), "changes_requested", "no globals")
+    approval = made.person.comment(pull_of(made), APPROVE)
     made.forget_news()
     made.tick(
-        msgspec.structs.replace(no, version=second + review),
-        msgspec.structs.replace(yes, version=second + comment),
+        msgspec.structs.replace(request, version=second + review),
+        msgspec.structs.replace(approval, version=second + comment),
     )
     assert made.work("a").reason == "no globals"
 
@@ -405,7 +409,7 @@ def test_an_approval_a_second_after_a_request_counts(reviewed: SprintDriver) -> 
     assert reviewed.status("a") is Status.DONE
 
 
-def test_a_later_review_takes_the_word_back(reviewed: SprintDriver) -> None:
+def test_a_later_review_replaces_an_approve_command(reviewed: SprintDriver) -> None:
     reviewed.person.comment(pull_of(reviewed), APPROVE)
     reviewed.tick()
     reviewed.person.review(pull_of(reviewed), "changes_requested", "after all no")
@@ -413,7 +417,7 @@ def test_a_later_review_takes_the_word_back(reviewed: SprintDriver) -> None:
     assert reviewed.work("a").reason == "after all no"
 
 
-def test_an_approval_by_word_releases_an_escalated_change(reviewed: SprintDriver) -> None:
+def test_an_approve_command_releases_an_escalated_change(reviewed: SprintDriver) -> None:
     for _ in range(2):
         reviewed.finish("a", answer="hm")
     assert reviewed.status("a") is Status.ESCALATED
@@ -421,16 +425,16 @@ def test_an_approval_by_word_releases_an_escalated_change(reviewed: SprintDriver
     assert reviewed.status("a") is Status.DONE
 
 
-def test_a_person_may_agree_that_there_is_nothing_to_do(chain: SprintDriver) -> None:
+def test_a_person_may_confirm_an_empty_change(chain: SprintDriver) -> None:
     chain.finish("a", changes=False)
     say(chain, APPROVE)
     assert chain.task("a").reason == "nothing to do, as ada agrees"
 
 
-# What makes no sense
+# Commands that do not apply
 
 
-def test_a_command_that_makes_no_sense_is_answered_once(chain: SprintDriver) -> None:
+def test_a_command_that_does_not_apply_is_answered_once(chain: SprintDriver) -> None:
     say(chain, APPROVE)
     assert answers(chain) == [
         "`caloron:approve` changes nothing: task `a` has no open pull request to approve."
@@ -442,7 +446,9 @@ def test_a_command_that_makes_no_sense_is_answered_once(chain: SprintDriver) -> 
 
 
 @pytest.mark.parametrize("command", ["resolved", TAKE_OVER, RETRY, CANCEL, APPROVE])
-def test_a_task_that_is_done_says_so(reviewed: SprintDriver, command: str) -> None:
+def test_a_command_to_a_done_task_is_answered_with_its_state(
+    reviewed: SprintDriver, command: str
+) -> None:
     reviewed.person.merge_pull(pull_of(reviewed))
     reviewed.settle()
     say(reviewed, command)
@@ -451,7 +457,9 @@ def test_a_task_that_is_done_says_so(reviewed: SprintDriver, command: str) -> No
 
 
 @pytest.mark.parametrize("command", [TAKE_OVER, CANCEL, APPROVE, "resolved"])
-def test_a_task_that_is_cancelled_says_how_it_comes_back(chain: SprintDriver, command: str) -> None:
+def test_a_command_to_a_cancelled_task_is_answered_with_the_way_to_reopen_it(
+    chain: SprintDriver, command: str
+) -> None:
     chain.person.close_issue(issue_of(chain))
     chain.settle()
     say(chain, command)
@@ -459,14 +467,14 @@ def test_a_task_that_is_cancelled_says_how_it_comes_back(chain: SprintDriver, co
     assert chain.status("a") is Status.CANCELLED
 
 
-def test_a_command_is_obeyed_once_however_often_it_is_seen(chain: SprintDriver) -> None:
+def test_a_command_is_obeyed_once_in_repeated_snapshots(chain: SprintDriver) -> None:
     seen = say(chain, RETRY)
     item = chain.item("a")
     chain.tick(msgspec.structs.replace(seen, version=seen.version + 100))
     assert chain.item("a") == item
 
 
-def test_what_was_said_before_an_incident_does_not_release_it(chain: SprintDriver) -> None:
+def test_a_comment_before_an_escalation_does_not_release_it(chain: SprintDriver) -> None:
     say(chain, "resolved")
     for _ in range(2):
         chain.finish("a", exit_code=1, changes=False)
@@ -477,7 +485,7 @@ def test_what_was_said_before_an_incident_does_not_release_it(chain: SprintDrive
     }
 
 
-def test_what_was_said_on_a_persons_pull_request_before_it_was_the_tasks_is_no_command() -> None:
+def test_a_comment_on_a_pull_request_before_the_task_adopted_it_is_no_command() -> None:
     made = made_world()
     hers = made.person.open_pull(issue_of(made))
     made.person.comment(hers.number, CANCEL)
@@ -499,17 +507,17 @@ def test_a_whole_first_line_may_be_a_command(body: str) -> None:
     "body",
     ["", "it is resolved", "resolved?", "> resolved", "\nresolved", f"resolved\n{marker('x')}"],
 )
-def test_other_text_and_a_comment_of_ours_is_none(body: str) -> None:
+def test_other_text_and_our_own_comments_are_no_commands(body: str) -> None:
     assert not command_in(body)
 
 
-# What looks like a command
+# Text that resembles a command
 
 
 COMMANDS = ("resolved", "caloron:take-over", "caloron:retry", "caloron:cancel", "caloron:approve")
 
 
-def told(made: SprintDriver, n: int) -> list[str]:
+def correction_comments(made: SprintDriver, n: int) -> list[str]:
     return [
         seen.body
         for seen in made.forge.objects.values()
@@ -518,7 +526,7 @@ def told(made: SprintDriver, n: int) -> list[str]:
 
 
 @pytest.mark.parametrize("body", ["caloron:stop", "caloron:cancel please", "Caloron:Retry!\nnow"])
-def test_what_looks_like_a_command_and_is_none_is_answered_once_with_those_there_are(
+def test_an_unknown_command_is_answered_once_with_the_known_commands(
     body: str,
 ) -> None:
     made = SprintDriver.start(planned("a"))
@@ -527,24 +535,24 @@ def test_what_looks_like_a_command_and_is_none_is_answered_once_with_those_there
     made.settle()
     made.person.comment(n, "just talk: caloron:stop")
     made.settle()
-    (answer,) = told(made, n)
+    (answer,) = correction_comments(made, n)
     assert all(f"`{name}`" in answer for name in COMMANDS)
     assert made.role("a") == "implement"
 
 
-def test_strangers_and_we_ourselves_are_not_answered(made: SprintDriver) -> None:
+def test_untrusted_authors_and_our_own_comments_get_no_answer(made: SprintDriver) -> None:
     n = issue_of(made)
     made.user("caloron").comment(n, f"caloron:stop\n{marker('comment/x')}")
     hers = made.user("eve").comment(n, "caloron:stop")
     made.forge.objects[hers.object] = msgspec.structs.replace(hers, trusted=False)
     made.facts.clear()
     made.settle()
-    assert told(made, n) == []
+    assert correction_comments(made, n) == []
 
 
-def test_a_mistaken_word_that_is_put_right_by_an_edit_is_obeyed(made: SprintDriver) -> None:
+def test_a_misspelt_command_that_an_edit_corrects_is_obeyed(made: SprintDriver) -> None:
     n = issue_of(made)
-    said = made.person.comment(n, "caloron:cancle")
+    comment = made.person.comment(n, "caloron:cancle")
     made.settle()
-    made.tick(msgspec.structs.replace(said, version=10**6, body="caloron:cancel"))
+    made.tick(msgspec.structs.replace(comment, version=10**6, body="caloron:cancel"))
     assert made.status("a") is Status.CANCELLED

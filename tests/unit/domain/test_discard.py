@@ -1,4 +1,4 @@
-"""Discarding a sprint: everything ends, and nothing is done for it any more."""
+"""Discarding a sprint ends all its work and plans no further effects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNWANTED = SprintDiscarded(by="ada")
 
 
 def _discard(made: SprintDriver) -> None:
-    """As the executor does it: of a discarded sprint, only its own effects are done."""
+    """Execute only the effects of the discarded sprint, as the executor does."""
     made.tick(UNWANTED)
     made.journal = [e for e in made.journal if e.key.startswith(DISCARD_KEY)]
     made.settle()
@@ -34,7 +34,7 @@ def test_a_running_sprint_ends_with_everything_cancelled_and_closed() -> None:
     assert not can_be_discarded(made.state)
 
 
-def test_each_object_gets_one_word_and_is_closed_once_however_often_it_is_told() -> None:
+def test_each_object_gets_one_comment_and_is_closed_once() -> None:
     made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
     _discard(made)
@@ -47,7 +47,7 @@ def test_each_object_gets_one_word_and_is_closed_once_however_often_it_is_told()
     )
 
 
-def test_what_was_merged_meanwhile_counts_as_done() -> None:
+def test_a_task_merged_during_the_discard_counts_as_done() -> None:
     made = SprintDriver.start(planned("a"), planned("b"))
     made.bring_to_review("a")
     made.person.merge_pull(pull_of(made))
@@ -77,7 +77,7 @@ def test_a_close_that_the_forge_refuses_does_not_keep_the_sprint_from_ending() -
     assert made.state.sprint.phase == "ended"
 
 
-def test_a_plan_that_waits_on_the_forge_is_closed_there_with_a_word() -> None:
+def test_a_plan_issue_that_waits_for_approval_is_closed_with_a_comment() -> None:
     state = new_state(planned("a"), ask=True)
     state.sprint.settings = msgspec.structs.replace(state.sprint.settings, plan_on_forge=True)
     made = SprintDriver(state)
@@ -88,7 +88,7 @@ def test_a_plan_that_waits_on_the_forge_is_closed_there_with_a_word() -> None:
     assert made.state.sprint.phase == "ended"
 
 
-def test_an_issue_that_a_person_opened_gets_a_word_and_stays_open(made: SprintDriver) -> None:
+def test_an_issue_that_a_person_opened_gets_a_comment_and_stays_open(made: SprintDriver) -> None:
     number = made.person.open_issue("Theirs", "x", "caloron:task")
     made.settle()
     _discard(made)
@@ -99,7 +99,7 @@ def test_an_issue_that_a_person_opened_gets_a_word_and_stays_open(made: SprintDr
     assert made.state.sprint.phase == "ended"
 
 
-def test_nothing_that_is_said_afterwards_brings_a_discarded_task_back(made: SprintDriver) -> None:
+def test_no_later_comment_reopens_a_discarded_task(made: SprintDriver) -> None:
     number = issue_of(made)
     _discard(made)
     made.person.comment(number, "caloron:retry")

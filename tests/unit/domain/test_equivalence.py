@@ -59,7 +59,7 @@ def main(commit: str, version: int) -> Fact:
     return BranchSnapshot(version=version, name="main", commit=commit)
 
 
-def ended(n: int, work: str, head: str, *, base: str = "m0", said: str = "") -> Fact:
+def ended(n: int, work: str, head: str, *, base: str = "m0", answer: str = "") -> Fact:
     role = work.split("-")[1]
     return WorkEnded(
         item=f"{SPRINT}/task-{n}/{work}",
@@ -68,8 +68,8 @@ def ended(n: int, work: str, head: str, *, base: str = "m0", said: str = "") -> 
         token=int(work.split("-", maxsplit=1)[0]),
         head=head,
         base=base,
-        answer=said,
-        last_line=said,
+        answer=answer,
+        last_line=answer,
         tree=f"{base}+{head}" if role == "verify" else "",
     )
 
@@ -80,7 +80,7 @@ def pushed(n: int, head: str, old: str = "new") -> Fact:
 
 
 def merged(n: int, head: str, base: str) -> Fact:
-    """Our merge, and that main holds now what was verified."""
+    """Return the facts of our merge of the verified tree."""
     key = f"merge/{99 + n}/{head}/{base}"
     return EffectDone(key=key, task=f"task-{n}", kind="merge", commit="m", tree=f"{base}+{head}")
 
@@ -125,9 +125,9 @@ HAPPY: list[tuple[str, tuple[Fact, ...], str, set[str]]] = [
     ("pr_opened 101", (pr(2, "b1", 1),), "VVP", {"start verify task-2"}),
     ("verified 1", (ended(1, "2-verify", "a1"),), "VVP", {"start review task-1"}),
     ("verified 2", (ended(2, "2-verify", "b1"),), "VVP", {"start review task-2"}),
-    ("judged 1", (ended(1, "3-review", "a1", said="APPROVED"),), "VVP", {"review task-1"}),
+    ("judged 1", (ended(1, "3-review", "a1", answer="APPROVED"),), "VVP", {"review task-1"}),
     ("approved 100", (review(1, 1, "a1", "approved", 1),), "VVP", {"merge task-1"}),
-    ("judged 2", (ended(2, "3-review", "b1", said="APPROVED"),), "VVP", {"review task-2"}),
+    ("judged 2", (ended(2, "3-review", "b1", answer="APPROVED"),), "VVP", {"review task-2"}),
     # The lane is taken: an approved change waits for the merge before it.
     ("approved 101", (review(2, 2, "b1", "approved", 1),), "VVP", set()),
     (
@@ -148,7 +148,7 @@ HAPPY: list[tuple[str, tuple[Fact, ...], str, set[str]]] = [
     ("push 3", (pushed(3, "c1"),), "DDG", set()),
     ("pr_opened 102", (pr(3, "c1", 1),), "DDV", {"start verify task-3"}),
     ("verified 3", (ended(3, "2-verify", "c1", base="m2"),), "DDV", {"start review task-3"}),
-    ("judged 3", (ended(3, "3-review", "c1", said="APPROVED"),), "DDV", {"review task-3"}),
+    ("judged 3", (ended(3, "3-review", "c1", answer="APPROVED"),), "DDV", {"review task-3"}),
     ("approved 102", (review(3, 3, "c1", "approved", 1),), "DDV", {"merge task-3"}),
     (
         "merged 102",
@@ -165,7 +165,7 @@ VARIANTS: dict[str, list[tuple[str, tuple[Fact, ...], str, set[str]]]] = {
         *_UNTIL_REVIEW,
         (
             "judged",
-            (ended(1, "3-review", "a1", said="CHANGES_NEEDED: more tests"),),
+            (ended(1, "3-review", "a1", answer="CHANGES_NEEDED: more tests"),),
             "VVP",
             {"review task-1"},
         ),
@@ -178,7 +178,7 @@ VARIANTS: dict[str, list[tuple[str, tuple[Fact, ...], str, set[str]]]] = {
         ("fixed", (ended(1, "4-fix", "a2", base="a1"),), "GVP", {"push task-1"}),
         ("pushed", (pushed(1, "a2", "a1"), pr(1, "a2", 2)), "VVP", {"start verify task-1"}),
         ("verified", (ended(1, "5-verify", "a2"),), "VVP", {"start review task-1"}),
-        ("judged", (ended(1, "6-review", "a2", said="APPROVED"),), "VVP", {"review task-1"}),
+        ("judged", (ended(1, "6-review", "a2", answer="APPROVED"),), "VVP", {"review task-1"}),
         ("approved 100", (review(9, 1, "a2", "approved", 9),), "VVP", {"merge task-1"}),
         (
             "merged 100",
@@ -246,7 +246,7 @@ def start() -> State:
     )
 
 
-def told(action: Action) -> str:
+def action_label(action: Action) -> str:
     match action:
         case StartWork():
             return f"start {action.work.role} {action.task}"
@@ -260,19 +260,19 @@ def letters(state: State) -> str:
     return "".join(LETTER[t.status] for t in state.tasks.values())
 
 
-def all_told(decision: Decision) -> set[str]:
-    """What is to be done, but for the comment that says how far each task is: see test_progress."""
-    return {told(a) for a in decision.actions if not isinstance(a, ReportProgress)}
+def planned_actions(decision: Decision) -> set[str]:
+    """Return the labels of the actions; test_progress covers the progress comment."""
+    return {action_label(a) for a in decision.actions if not isinstance(a, ReportProgress)}
 
 
 def drive(rows: list[Row], *, repeat: int = 1, echo: bool = False) -> State:
     state, now = start(), itertools.count(100.0)
     past: list[Fact] = []
-    for what, facts, statuses, actions in rows:
+    for step, facts, statuses, actions in rows:
         decision = evaluate(state, (*facts, *past) if echo else facts * repeat, next(now))
         past += facts
-        assert (what, letters(decision.state)) == (what, statuses)
-        assert all_told(decision) == actions, what
+        assert (step, letters(decision.state)) == (step, statuses)
+        assert planned_actions(decision) == actions, step
         state = decision.state
     return state
 
@@ -283,11 +283,11 @@ def test_the_diamond_goes_through_the_expected_transitions() -> None:
     assert (last.state.sprint.phase, last.actions) == ("ended", ())
 
 
-def test_observations_that_come_twice_change_nothing() -> None:
+def test_repeated_facts_change_nothing() -> None:
     assert drive(HAPPY, repeat=2) == drive(HAPPY)
 
 
-def test_old_observations_that_come_again_with_every_tick_change_nothing() -> None:
+def test_old_facts_that_repeat_with_every_tick_change_nothing() -> None:
     assert drive(HAPPY, echo=True) == drive(HAPPY)
 
 
@@ -298,14 +298,16 @@ def test_the_variants_go_through_the_expected_transitions(rows: list[Row]) -> No
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
-def test_the_issues_of_a_sprint_may_be_seen_in_any_order(order: tuple[int, ...]) -> None:
+def test_the_issues_of_a_sprint_may_arrive_in_any_order(order: tuple[int, ...]) -> None:
     facts = (main("m0", 1), issue(1), issue(2), issue(3))
     first = evaluate(start(), (), 100.0)
     expected = evaluate(first.state, facts, 101.0)
-    found = evaluate(first.state, tuple(facts[i] for i in order), 101.0)
-    assert found.state == expected.state
-    assert {told(a) for a in found.actions} == {told(a) for a in expected.actions}
-    assert letters(found.state) == "GGP"
+    reordered = evaluate(first.state, tuple(facts[i] for i in order), 101.0)
+    assert reordered.state == expected.state
+    assert {action_label(a) for a in reordered.actions} == {
+        action_label(a) for a in expected.actions
+    }
+    assert letters(reordered.state) == "GGP"
 
 
 def test_a_stall_is_probed_then_restarted_then_handed_to_a_person() -> None:
@@ -328,5 +330,5 @@ def test_a_stall_is_probed_then_restarted_then_handed_to_a_person() -> None:
         results = [check_health(agent, limits)]
         decision = intervene(state, results, decide(state, results, limits, now), now)
         assert (silent, letters(decision.state)) == (silent, statuses)
-        assert all_told(decision) == actions
+        assert planned_actions(decision) == actions
         state = decision.state

@@ -1,4 +1,4 @@
-"""What a plan may take is judged by what tasks took before, and by nothing else."""
+"""The estimate of a plan depends only on the measured tasks of earlier sprints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from caloron.domain.reporting.kpis import Run
 
 
 def plan(*tasks: tuple[str, ...]) -> tuple[PlannedTask, ...]:
-    """Each task as its name and what it waits for."""
+    """Return a plan; each task is its name and its dependencies."""
     return tuple(
         PlannedTask(id=name, title=name, agent_prompt="x", depends_on=needs)
         for name, *needs_ in tasks
@@ -31,7 +31,7 @@ def earlier(usd: float, seconds: float, runs: int, status: Status = Status.DONE)
 
 
 def ran(times: int, seconds: float = 0.0) -> tuple[Run, ...]:
-    """So many runs, one after the other, that take so long together."""
+    """Return `times` successive runs that take `seconds` together."""
     each = seconds / times
     verify = Run(item="p-1/t/9-verify", role="verify", task="t", started_at=100.0 + seconds)
     fixes = (
@@ -41,16 +41,16 @@ def ran(times: int, seconds: float = 0.0) -> tuple[Run, ...]:
     return (*fixes, verify)
 
 
-def test_without_experience_only_the_runs_that_must_be_are_known() -> None:
+def test_without_experience_only_the_required_runs_are_known() -> None:
     check = PlannedTask(id="c", title="c", agent_prompt="x", kind="check", depends_on=("b",))
-    found = estimate((*plan(("a",), ("b", "a")), check), 4, Experience())
-    assert (found.agent_runs, found.steps) == (5, 3)
-    assert found.cost_usd is None
-    assert found.duration_s is None
-    assert (found.sprints, found.tasks) == (0, 0)
+    estimated = estimate((*plan(("a",), ("b", "a")), check), 4, Experience())
+    assert (estimated.agent_runs, estimated.steps) == (5, 3)
+    assert estimated.cost_usd is None
+    assert estimated.duration_s is None
+    assert (estimated.sprints, estimated.tasks) == (0, 0)
 
 
-def test_done_tasks_of_earlier_sprints_tell_cost_time_and_runs_by_their_median() -> None:
+def test_the_median_of_earlier_done_tasks_gives_cost_time_and_runs() -> None:
     seen = [
         (earlier(1.0, 60, 0), ran(2, 60)),
         (earlier(3.0, 120, 0), ran(4, 120)),
@@ -59,10 +59,10 @@ def test_done_tasks_of_earlier_sprints_tell_cost_time_and_runs_by_their_median()
     ]
     known = experience(seen)
     assert (known.sprints, known.tasks) == (3, 3)
-    found = estimate(plan(("a",), ("b", "a")), 4, known)
-    assert found.cost_usd == 6.0
-    assert found.duration_s == 240
-    assert found.agent_runs == 8
+    estimated = estimate(plan(("a",), ("b", "a")), 4, known)
+    assert estimated.cost_usd == 6.0
+    assert estimated.duration_s == 240
+    assert estimated.agent_runs == 8
 
 
 def test_a_night_in_which_the_sprint_was_stopped_and_interrupted_runs_do_not_count() -> None:
@@ -78,13 +78,13 @@ def test_a_night_in_which_the_sprint_was_stopped_and_interrupted_runs_do_not_cou
     assert known.seconds_per_task == 30
 
 
-def test_agents_that_tell_no_cost_leave_the_cost_unknown() -> None:
+def test_agents_without_a_reported_cost_leave_the_cost_unknown() -> None:
     known = experience([(earlier(0.0, 60, 0), ran(2, 60))])
     assert known.usd_per_task is None
     assert estimate(plan(("a",)), 1, known).duration_s == 60
 
 
-def test_agents_side_by_side_shorten_the_time_but_not_a_chain() -> None:
+def test_parallel_agents_shorten_the_time_but_not_a_chain() -> None:
     wide = plan(("a",), ("b",), ("c",), ("d",))
     assert [rounds(wide, n) for n in (1, 2, 3, 4, 9)] == [4, 2, 2, 1, 1]
     chain = plan(("a",), ("b", "a"), ("c", "b"))

@@ -34,7 +34,7 @@ def unordered(actions: tuple[Action, ...]) -> set[str]:
 
 
 def busy_world(seed: int) -> SprintDriver:
-    """A sprint in mid-flight, with facts that nobody has taken in yet."""
+    """Start a running sprint with facts that no tick has read yet."""
     chance = random.Random(seed)
     made = SprintDriver.start(*DIAMOND, parallel=2)
     for _ in range(chance.randrange(25)):
@@ -81,25 +81,25 @@ def test_order_and_repetition_of_one_set_of_facts_do_not_matter(
     expected = evaluate(made.state, facts, 5000.0)
     shuffled = facts + [f for f in facts if chance.random() < 0.5]
     chance.shuffle(shuffled)
-    found = evaluate(made.state, shuffled, 5000.0)
-    assert found.state == expected.state
-    assert unordered(found.actions) == unordered(expected.actions)
+    decision = evaluate(made.state, shuffled, 5000.0)
+    assert decision.state == expected.state
+    assert unordered(decision.actions) == unordered(expected.actions)
 
 
 def _snapshots(facts: list[Fact]) -> list[Snapshot]:
-    """The last picture of each object among the facts."""
+    """Return the newest snapshot of each object among the facts."""
     kinds = (IssueSnapshot, PullSnapshot, ReviewSnapshot, CommentSnapshot, BranchSnapshot)
     newest: dict[str, Snapshot] = {}
     for fact in facts:
         if isinstance(fact, kinds):
-            held = newest.get(fact.object)
-            newest[fact.object] = fact if held is None or fact.version > held.version else held
+            known = newest.get(fact.object)
+            newest[fact.object] = fact if known is None or fact.version > known.version else known
     return list(newest.values())
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.randoms(use_true_random=False))
-def test_snapshots_that_come_one_by_one_end_in_the_same_statuses(
+def test_snapshots_in_separate_ticks_end_in_the_same_statuses(
     seed: int, chance: random.Random
 ) -> None:
     made = busy_world(seed)
@@ -114,9 +114,9 @@ def test_snapshots_that_come_one_by_one_end_in_the_same_statuses(
 
 
 def _statuses(state: State) -> dict[str, Status]:
-    """Where the tasks stand once the merges that were decided are answered, as they are.
+    """Return the statuses of the tasks once every decided merge has its result.
 
-    One whose issue a person closed is refused; one that a person merged before tells so.
+    A merge of a closed issue is refused; a merge that a person made before is reported.
     """
     refused = [
         EffectFailed(
@@ -146,7 +146,7 @@ def _statuses(state: State) -> dict[str, Status]:
     return {i: t.status for i, t in after.tasks.items()}
 
 
-def test_the_state_that_was_given_is_not_changed() -> None:
+def test_evaluate_does_not_change_its_input() -> None:
     made = busy_world(7)
     before = msgspec.json.encode(made.state)
     evaluate(made.state, made.facts, 5000.0)
@@ -181,7 +181,7 @@ def test_issues_are_bound_by_marker_and_never_by_position() -> None:
     assert {i: t.links.issue for i, t in state.tasks.items()} == {"a": 2, "b": 1}
 
 
-def test_a_strangers_marker_binds_nothing() -> None:
+def test_the_marker_of_an_untrusted_author_binds_nothing() -> None:
     first = evaluate(new_state(planned("a")), (), 1.0)
     fake = issue_with(marker("issue/shop-1/a"), 5, PERSON)
     state = evaluate(first.state, (fake,), 2.0).state
@@ -332,7 +332,7 @@ def test_a_round_of_resolving_makes_a_new_review_but_does_not_count_to_the_cap()
     assert made.status("a") is Status.DONE
 
 
-def test_a_failed_verification_is_run_again_then_goes_to_its_agent_with_the_log() -> None:
+def test_a_failed_verification_runs_again_and_then_returns_to_its_agent_with_the_log() -> None:
     made = SprintDriver.start(planned("a"))
     made.finish("a")
     made.red.add(made.task("a").change.head)
@@ -359,7 +359,7 @@ def test_a_change_is_verified_again_when_main_moved_before_its_merge() -> None:
 
 
 def merge_is_due(made: SprintDriver) -> Merge:
-    """Tick and carry out effects until a merge is the next one to be done."""
+    """Tick and execute effects until the next effect is a merge."""
     for _ in range(20):
         made.poll()
         made.tick()
@@ -389,7 +389,7 @@ def test_a_merge_that_comes_too_late_is_verified_and_tried_again_up_to_a_limit()
     assert (made.status("a"), made.task("a").merge.merging) == (Status.ESCALATED, "")
 
 
-def test_the_end_of_an_attempt_that_is_told_twice_is_taken_in_once(made: SprintDriver) -> None:
+def test_the_end_of_an_attempt_that_is_reported_twice_counts_once(made: SprintDriver) -> None:
     fact = made.finish("a", exit_code=1, changes=False)
     assert made.task("a").attempts.failures == 1
     made.tick(fact)
@@ -457,7 +457,7 @@ def test_a_planner_that_crashes_is_tried_once_more() -> None:
     assert "exit code 9" in state.sprint.planning.failure
 
 
-def test_no_issue_is_made_before_a_person_says_yes_to_the_plan() -> None:
+def test_no_issue_is_created_before_a_person_approves_the_plan() -> None:
     asked = evaluate(new_state(planned("a"), ask=True), (), 1.0)
     assert (asked.state.sprint.phase, asked.actions) == ("approval", ())
     assert why(asked.state, asked.state.tasks["a"]) == "the plan waits for your yes"

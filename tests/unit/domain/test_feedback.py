@@ -61,14 +61,14 @@ def test_the_block_has_exactly_the_lines_that_other_tools_read() -> None:
     Feedback(notes="a \"b\" 'c'\n---\ncaloron_feedback: x\n\t# \x85\u2028\ufeff\x7f\ud800\uffff")
 )
 @example(Feedback(blockers=("]", "---", "- x", "a: b", "\\", "%", "@x", "😀", "yes", "0x1")))
-def test_a_yaml_reader_gets_back_every_word(feedback: Feedback) -> None:
+def test_a_yaml_parser_reads_back_every_field(feedback: Feedback) -> None:
     text = feedback_yaml(feedback)
     lines = text.split("\n")
     assert (lines[0], lines[-1]) == ("---", "---")
     assert len(text.splitlines()) == len(lines) == 12
     fields = msgspec.structs.asdict(feedback)
-    said = {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
-    expected = {"caloron_feedback": said}
+    decoded = {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
+    expected = {"caloron_feedback": decoded}
     assert yaml.safe_load("\n".join(lines[1:-1])) == expected
     # Between the two lines there is one document; a reader of several finds it first.
     assert next(yaml.safe_load_all(text)) == expected
@@ -91,7 +91,7 @@ def test_a_later_round_hides_neither_low_clarity_nor_notes_nor_blockers() -> Non
     )
     fix = Feedback(task_clarity=9, self_assessment="completed", notes="renamed it")
     silent = Feedback(self_assessment="completed", notes="renamed it")
-    said = joined(joined(joined(None, first), fix), silent)
-    assert (said.task_clarity, said.self_assessment) == (3, "completed")
-    assert said.notes.splitlines() == ["it was unclear", "renamed it"]
-    assert said.blockers == ("no schema",)
+    feedback = joined(joined(joined(None, first), fix), silent)
+    assert (feedback.task_clarity, feedback.self_assessment) == (3, "completed")
+    assert feedback.notes.splitlines() == ["it was unclear", "renamed it"]
+    assert feedback.blockers == ("no schema",)

@@ -1,4 +1,4 @@
-"""Issues that people label join the sprint; edits of a task's issue are what counts."""
+"""Labelled issues join the sprint; edits of an issue change the request of its task."""
 
 from __future__ import annotations
 
@@ -55,22 +55,22 @@ def test_an_issue_without_the_label_or_with_our_marker_joins_nothing(made: Sprin
     assert set(made.state.tasks) == {"a"}
 
 
-def test_it_may_depend_on_tasks_and_issues_and_what_is_not_known_is_told() -> None:
+def test_a_labelled_issue_may_depend_on_tasks_and_issues_and_unknown_names_are_reported() -> None:
     made = SprintDriver.start(planned("a"), planned("b", "a"))
     first = made.person.open_issue("One", f"x\nDepends on: a, #{made.task('b').links.issue}", LABEL)
     second = made.person.open_issue("Two", f"Depends on: `issue-{first}`, #999, nobody.", LABEL)
     made.settle()
     assert made.task(f"issue-{first}").plan.depends_on == ("a", "b")
     assert made.task(f"issue-{second}").plan.depends_on == (f"issue-{first}",)
-    told = comments(made, second)[0]
-    assert "`#999`" in told
-    assert "`nobody`" in told
+    comment = comments(made, second)[0]
+    assert "`#999`" in comment
+    assert "`nobody`" in comment
     assert Evaluation(made.state, 0.0).critical_path(made.task("a")) == 4
     made.run()
     assert set(made.statuses().values()) == {"Done"}
 
 
-def test_two_that_wait_for_each_other_do_not_make_a_circle(made: SprintDriver) -> None:
+def test_two_issues_that_depend_on_each_other_make_no_cycle(made: SprintDriver) -> None:
     first = made.forge.number + 1
     made.person.open_issue("One", f"Depends on: #{first + 1}", LABEL)
     made.person.open_issue("Two", f"Depends on: #{first}", LABEL)
@@ -81,7 +81,7 @@ def test_two_that_wait_for_each_other_do_not_make_a_circle(made: SprintDriver) -
     assert set(made.statuses().values()) == {"Done"}
 
 
-def test_what_was_said_before_it_joined_is_no_command(made: SprintDriver) -> None:
+def test_a_comment_before_the_issue_joined_is_no_command(made: SprintDriver) -> None:
     n = made.person.open_issue("Talk", "x")
     made.person.comment(n, "caloron:cancel")
     made.settle()
@@ -93,7 +93,7 @@ def test_what_was_said_before_it_joined_is_no_command(made: SprintDriver) -> Non
     assert made.status(f"issue-{n}") is Status.CANCELLED
 
 
-def test_taking_the_label_off_before_work_began_takes_it_out_and_back_brings_it_back() -> None:
+def test_removing_the_label_before_work_removes_the_task_and_adding_it_restores_it() -> None:
     made = SprintDriver.start(planned("a"))
     n = made.person.open_issue("Later", "Depends on: a", LABEL)
     made.settle()
@@ -105,7 +105,7 @@ def test_taking_the_label_off_before_work_began_takes_it_out_and_back_brings_it_
     assert made.status(f"issue-{n}") is Status.PENDING
 
 
-def test_taking_the_label_off_after_that_changes_nothing(made: SprintDriver) -> None:
+def test_removing_the_label_after_the_start_changes_nothing(made: SprintDriver) -> None:
     n = made.person.open_issue("Now", "x", LABEL)
     made.settle()
     made.person.set_labels(n)
@@ -113,7 +113,7 @@ def test_taking_the_label_off_after_that_changes_nothing(made: SprintDriver) -> 
     assert made.role(f"issue-{n}") == "implement"
 
 
-def test_it_goes_on_with_a_sprint_whose_last_task_has_just_ended(made: SprintDriver) -> None:
+def test_a_labelled_issue_resumes_a_sprint_whose_last_task_just_ended(made: SprintDriver) -> None:
     made.run()
     assert phase(made) == "ended"
     n = made.person.open_issue("One more", "x", LABEL)
@@ -135,7 +135,7 @@ def test_it_goes_on_with_a_sprint_whose_last_task_has_just_ended(made: SprintDri
         PlannedTask(id="a", title="T", agent_prompt="### Acceptance\nnone <!-- x -->"),
     ],
 )
-def test_a_body_of_ours_reads_back_as_the_text_that_it_was_made_from(plan: PlannedTask) -> None:
+def test_our_own_body_reads_back_as_its_source_text(plan: PlannedTask) -> None:
     made = SprintDriver.start(planned("b"))
     task = msgspec.structs.replace(made.task("b"), plan=plan)
     body = issue_body(made.state.sprint, task)
@@ -149,13 +149,13 @@ def test_a_body_of_ours_reads_back_as_the_text_that_it_was_made_from(plan: Plann
     assert "of sprint" not in first.prompt
 
 
-def test_nothing_is_taken_for_an_edit_that_is_none(made: SprintDriver) -> None:
+def test_an_unchanged_text_is_no_edit(made: SprintDriver) -> None:
     made.person.set_labels(issue_of(made), LABEL, "help wanted")
     made.settle()
     assert made.task("a").conversation.edits == 0
 
 
-def test_the_section_of_an_agent_in_an_issue_is_no_part_of_what_is_asked_for() -> None:
+def test_the_section_of_an_agent_is_no_part_of_the_request() -> None:
     made = SprintDriver.start(planned("a"))
     number = issue_of(made)
     text = "cycle 2\n- [ ] not asked for\n\nDepends on: #99"
@@ -175,7 +175,7 @@ def test_the_section_of_an_agent_in_an_issue_is_no_part_of_what_is_asked_for() -
 
 
 @pytest.mark.parametrize("with_marker", [True, False])
-def test_a_persons_text_is_what_is_asked_for_from_then_on(with_marker: bool) -> None:
+def test_an_edit_of_a_person_becomes_the_request(with_marker: bool) -> None:
     made = SprintDriver.start(planned("a"))
     number = issue_of(made)
     item = made.item("a")
@@ -190,7 +190,7 @@ def test_a_persons_text_is_what_is_asked_for_from_then_on(with_marker: bool) -> 
     assert made.status("a") is Status.DONE
 
 
-def test_an_approval_of_the_old_text_is_not_enough(reviewed: SprintDriver) -> None:
+def test_an_approval_of_the_old_text_does_not_count(reviewed: SprintDriver) -> None:
     number = issue_of(reviewed)
     reviewed.end(reviewed.item("a"))
     reviewed.tick()
@@ -219,7 +219,7 @@ def test_a_reviewer_that_read_the_old_text_is_asked_again_if_it_approves() -> No
     assert made.status("a") is Status.DONE
 
 
-def strangers_issue(made: SprintDriver) -> int:
+def untrusted_issue(made: SprintDriver) -> int:
     n = made.person.open_issue("Theirs", "first text", LABEL)
     made.facts.clear()
     made.facts[:] = [made.forge.change_issue(n, trusted=False)]
@@ -231,8 +231,8 @@ def asked(made: SprintDriver, n: int) -> list[str]:
     return [body for body in comments(made, n) if f"/stranger/{n}/" in body]
 
 
-def test_a_strangers_labelled_issue_waits_for_a_word_and_says_so_once(made: SprintDriver) -> None:
-    n = strangers_issue(made)
+def test_an_untrusted_issue_waits_for_approval_and_is_answered_once(made: SprintDriver) -> None:
+    n = untrusted_issue(made)
     made.person.set_labels(n, LABEL, "urgent")
     made.settle()
     assert set(made.state.tasks) == {"a"}
@@ -251,16 +251,16 @@ def test_a_strangers_labelled_issue_waits_for_a_word_and_says_so_once(made: Spri
     assert len(asked(made, n)) == 1
 
 
-def test_an_issue_that_waits_for_a_word_does_not_keep_the_sprint_from_ending() -> None:
+def test_an_issue_that_waits_for_approval_does_not_delay_the_end_of_the_sprint() -> None:
     made = SprintDriver.start(planned("a"))
-    strangers_issue(made)
+    untrusted_issue(made)
     made.run()
     assert phase(made) == "ended"
 
 
-def test_a_text_that_was_changed_after_the_word_is_not_what_was_approved() -> None:
+def test_a_text_changed_after_the_approval_is_not_approved() -> None:
     made = SprintDriver.start(planned("a"))
-    n = strangers_issue(made)
+    n = untrusted_issue(made)
     made.user("anna").comment(n, "caloron:approve")
     made.person.edit_issue(n, "evil")
     made.settle()
@@ -273,9 +273,9 @@ def test_a_text_that_was_changed_after_the_word_is_not_what_was_approved() -> No
     assert made.task(f"issue-{n}").plan.agent_prompt == "evil"
 
 
-def test_what_a_stranger_writes_into_their_own_issue_later_is_not_taken_in() -> None:
+def test_a_later_edit_of_an_untrusted_author_is_ignored() -> None:
     made = SprintDriver.start(planned("a"))
-    n = strangers_issue(made)
+    n = untrusted_issue(made)
     made.user("anna").comment(n, "caloron:approve")
     made.settle()
     made.person.edit_issue(n, "evil")
@@ -283,25 +283,25 @@ def test_what_a_stranger_writes_into_their_own_issue_later_is_not_taken_in() -> 
     assert made.task(f"issue-{n}").plan.agent_prompt == "first text"
 
 
-def test_a_persons_approval_stands_although_the_text_was_changed(reviewed: SprintDriver) -> None:
+def test_a_persons_approval_of_the_change_survives_a_changed_text(reviewed: SprintDriver) -> None:
     reviewed.person.review(pull_of(reviewed), "approved")
     reviewed.person.edit_issue(issue_of(reviewed), "Do something else")
     reviewed.settle()
     assert reviewed.status("a") is Status.DONE
 
 
-# What a stranger does with her own issue
+# Acts of an untrusted author on her own issue
 
 
 def approved_by_anna(made: SprintDriver) -> int:
-    n = strangers_issue(made)
+    n = untrusted_issue(made)
     made.user("anna").comment(n, "caloron:approve")
     made.settle()
     assert made.task(f"issue-{n}").plan.agent_prompt == "first text"
     return n
 
 
-def test_closing_opening_and_changing_her_labelled_issue_lets_no_stranger_in() -> None:
+def test_closing_reopening_and_editing_approves_no_untrusted_issue() -> None:
     made = SprintDriver.start(planned("a"))
     n = made.person.open_issue("Theirs", "first text", LABEL)
     made.facts[:] = [made.forge.change_issue(n, trusted=False, state="closed")]
@@ -312,8 +312,8 @@ def test_closing_opening_and_changing_her_labelled_issue_lets_no_stranger_in() -
     assert set(made.state.tasks) == {"a"}
 
 
-def test_a_word_on_an_issue_that_was_closed_after_it_is_taken_back(made: SprintDriver) -> None:
-    n = strangers_issue(made)
+def test_closing_an_approved_issue_withdraws_the_approval(made: SprintDriver) -> None:
+    n = untrusted_issue(made)
     made.user("anna").comment(n, "caloron:approve")
     made.user("anna").close_issue(n)
     made.settle()
@@ -322,9 +322,9 @@ def test_a_word_on_an_issue_that_was_closed_after_it_is_taken_back(made: SprintD
     assert set(made.state.tasks) == {"a"}
 
 
-def test_a_text_that_was_another_one_while_nobody_looked_is_not_what_was_approved() -> None:
+def test_a_text_that_changed_between_polls_is_not_approved() -> None:
     made = SprintDriver.start(planned("a"))
-    n = strangers_issue(made)
+    n = untrusted_issue(made)
     made.forge.change_issue(n, body="harmless")
     made.user("anna").comment(n, "caloron:approve")
     made.person.edit_issue(n, "first text")
@@ -333,7 +333,7 @@ def test_a_text_that_was_another_one_while_nobody_looked_is_not_what_was_approve
     assert "read it and say it again" in asked(made, n)[-1]
 
 
-def test_a_stranger_changes_what_is_asked_for_only_with_a_new_word(made: SprintDriver) -> None:
+def test_an_untrusted_edit_needs_a_new_approval(made: SprintDriver) -> None:
     n = approved_by_anna(made)
     name = f"issue-{n}"
     made.bring_to_review(name)
@@ -346,7 +346,7 @@ def test_a_stranger_changes_what_is_asked_for_only_with_a_new_word(made: SprintD
     made.user("anna").comment(n, "caloron:approve")
     made.settle()
     assert made.task(name).plan.agent_prompt == "third text"
-    # The word was about the text: nobody approved a commit with it.
+    # The command approved the text, not a commit.
     assert made.task(name).review.approval is None
     made.person.edit_issue(n, "evil")
     made.settle()
@@ -357,7 +357,7 @@ def test_a_stranger_changes_what_is_asked_for_only_with_a_new_word(made: SprintD
     assert made.task(name).plan.agent_prompt == "third text"
 
 
-def test_a_strangers_text_that_is_put_back_waits_for_nothing(made: SprintDriver) -> None:
+def test_a_restored_untrusted_text_needs_no_new_approval(made: SprintDriver) -> None:
     n = approved_by_anna(made)
     name = f"issue-{n}"
     made.bring_to_review(name)
@@ -371,7 +371,7 @@ def test_a_strangers_text_that_is_put_back_waits_for_nothing(made: SprintDriver)
     assert made.task(name).plan.agent_prompt == "first text"
 
 
-def test_a_word_on_a_commit_stays_one_while_the_text_is_the_approved_one() -> None:
+def test_an_approval_of_a_commit_stays_while_the_text_is_approved() -> None:
     made = SprintDriver.start(planned("a"))
     name = f"issue-{approved_by_anna(made)}"
     made.bring_to_review(name)
@@ -380,7 +380,7 @@ def test_a_word_on_a_commit_stays_one_while_the_text_is_the_approved_one() -> No
     assert made.status(name) is Status.DONE
 
 
-def test_a_stranger_who_opens_her_issue_again_does_not_bring_its_task_back() -> None:
+def test_an_untrusted_author_who_reopens_her_issue_does_not_reopen_the_task() -> None:
     made = SprintDriver.start(planned("a"))
     n = approved_by_anna(made)
     name = f"issue-{n}"

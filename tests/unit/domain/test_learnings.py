@@ -1,4 +1,4 @@
-"""What a project remembers: improvements with their fate, trends, and the planner's context."""
+"""The memory of a project: improvements with their fate, trends, the planner's context."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fates(*records: SprintRecord, kept: Kept | None = None) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("text", "variant"),
     [
         ("Write clearer tasks", "write clearer task!"),
         ("2 tasks had low clarity", "Low clarity: 3 tasks had it"),
@@ -54,21 +54,27 @@ def fates(*records: SprintRecord, kept: Kept | None = None) -> dict[str, str]:
         ('Use "quoted" names', "use quoted names"),
     ],
 )
-def test_texts_that_differ_in_small_things_mean_the_same(one: str, other: str) -> None:
-    assert same_meaning(one) == same_meaning(other)
+def test_texts_with_small_differences_have_the_same_meaning(text: str, variant: str) -> None:
+    assert same_meaning(text) == same_meaning(variant)
 
 
-def test_texts_about_other_things_stay_apart_and_none_is_empty() -> None:
+def test_texts_with_another_meaning_stay_apart_and_none_is_empty() -> None:
     assert same_meaning("write tests first") != same_meaning("write docs first")
     assert same_meaning("42") == "42"
 
 
-def test_the_same_improvement_in_two_sprints_is_one_that_was_seen_twice() -> None:
-    (found,) = improvements([sprint(1, finding()), sprint(2, finding(evidence="new"))], Kept())
-    assert (found.seen_in, found.evidence, found.status) == (("shop-1", "shop-2"), "new", "pending")
+def test_the_same_improvement_in_two_sprints_is_one_improvement_with_both() -> None:
+    (improvement,) = improvements(
+        [sprint(1, finding()), sprint(2, finding(evidence="new"))], Kept()
+    )
+    assert (improvement.seen_in, improvement.evidence, improvement.status) == (
+        ("shop-1", "shop-2"),
+        "new",
+        "pending",
+    )
 
 
-def test_an_improvement_is_applied_once_it_stood_in_a_planners_prompt() -> None:
+def test_an_improvement_is_applied_once_it_was_in_a_planners_prompt() -> None:
     records = [sprint(1, finding())]
     context, keys = planner_context(records, Kept())
     kept = with_context(Kept(), "shop-2", context, keys)
@@ -78,29 +84,31 @@ def test_an_improvement_is_applied_once_it_stood_in_a_planners_prompt() -> None:
 
 
 def test_an_improvement_keeps_its_id_when_more_urgent_ones_come() -> None:
-    said = Finding(
+    suggestion = Finding(
         rule="", category="Tooling", priority="medium", description="Pin the tools", source="m"
     )
-    before = {i.text: i.id for i in improvements([sprint(1, said, finding("conflicts"))], Kept())}
-    later = [sprint(1, said, finding("conflicts")), sprint(2, finding(priority="critical"))]
+    before = {
+        i.text: i.id for i in improvements([sprint(1, suggestion, finding("conflicts"))], Kept())
+    }
+    later = [sprint(1, suggestion, finding("conflicts")), sprint(2, finding(priority="critical"))]
     after = {i.text: i.id for i in improvements(later, Kept())}
     assert before.items() <= after.items()
     assert len(set(after.values())) == 3
 
 
-def test_a_look_back_at_an_earlier_sprint_knows_nothing_of_later_ones() -> None:
+def test_learnings_as_of_an_earlier_sprint_ignore_later_sprints() -> None:
     records = [sprint(1, finding()), sprint(2, finding("conflicts")), sprint(3)]
     kept = Kept(
         noted=(Noted(text="old", since="shop-1"), Noted(text="new", since="shop-3")),
         prompts={"shop-2": (same_meaning(CLEARER),), "shop-3": (same_meaning(CLEARER),)},
     )
-    found = improvements(*as_of("shop-2", records, kept))
-    assert {i.text for i in found} == {CLEARER, RULE["conflicts"].description, "old"}
-    assert next(i for i in found if i.text == CLEARER).applied_in == ("shop-2",)
+    learned = improvements(*as_of("shop-2", records, kept))
+    assert {i.text for i in learned} == {CLEARER, RULE["conflicts"].description, "old"}
+    assert next(i for i in learned if i.text == CLEARER).applied_in == ("shop-2",)
     assert improvements(*as_of("shop-3", records, kept)) == improvements(records, kept)
 
 
-def test_it_is_retired_after_two_good_sprints_and_told_no_more() -> None:
+def test_an_improvement_is_retired_after_two_good_sprints() -> None:
     records = [sprint(1, finding()), sprint(2)]
     assert fates(*records) == {CLEARER: "pending"}
     assert CLEARER in planner_context(records, Kept())[0]
@@ -109,27 +117,35 @@ def test_it_is_retired_after_two_good_sprints_and_told_no_more() -> None:
     assert CLEARER not in planner_context(records, Kept())[0]
 
 
-def test_a_sprint_that_cannot_tell_is_no_good_news() -> None:
-    nothing_said = Kpis(total_tasks=2, completed_tasks=2)
-    silent = [sprint(n, kpis=nothing_said) for n in (2, 3, 4)]
+def test_a_sprint_without_data_does_not_count_as_good() -> None:
+    without_feedback = Kpis(total_tasks=2, completed_tasks=2)
+    silent = [sprint(n, kpis=without_feedback) for n in (2, 3, 4)]
     failed = [sprint(n, kpis=Kpis(), stopped="no plan") for n in (5, 6)]
     assert fates(sprint(1, finding()), *silent, *failed) == {CLEARER: "pending"}
 
 
-def test_it_comes_back_when_the_numbers_get_bad_again() -> None:
+def test_a_retired_improvement_returns_when_the_numbers_get_worse() -> None:
     records = [sprint(1, finding()), sprint(2), sprint(3), sprint(4, finding())]
-    (found,) = improvements(records, Kept())
-    assert (found.status, found.seen_in, found.good_since) == ("pending", ("shop-1", "shop-4"), 0)
+    (improvement,) = improvements(records, Kept())
+    assert (improvement.status, improvement.seen_in, improvement.good_since) == (
+        "pending",
+        ("shop-1", "shop-4"),
+        0,
+    )
 
 
-def test_what_others_noted_is_kept_once_and_judged_by_later_sprints() -> None:
+def test_an_imported_note_is_kept_once_and_judged_by_later_sprints() -> None:
     noted = (
         Noted(text="3 tasks had low clarity", since="shop-1"),
         Noted(text="Low clarity: tasks had"),
     )
     kept = Kept(noted=noted)
-    (found,) = improvements([sprint(1)], kept)
-    assert (found.rule, found.status, found.good_since) == ("task-clarity", "pending", 0)
+    (improvement,) = improvements([sprint(1)], kept)
+    assert (improvement.rule, improvement.status, improvement.good_since) == (
+        "task-clarity",
+        "pending",
+        0,
+    )
     assert improvements([sprint(1), sprint(2), sprint(3)], kept)[0].status == "retired"
 
 
@@ -138,22 +154,22 @@ def test_a_person_can_retire_an_improvement() -> None:
     assert fates(sprint(1, finding()), kept=kept) == {CLEARER: "retired"}
 
 
-def test_the_most_urgent_comes_first_and_what_a_planner_cannot_do_is_not_told() -> None:
+def test_urgent_improvements_come_first_and_the_planner_gets_only_its_own() -> None:
     findings = (
         finding("tokens", priority="low"),
         finding("no-feedback", priority="low"),
         finding(priority="critical"),
     )
-    found = improvements([sprint(1, *findings)], Kept())
-    assert [i.id for i in found] == ["imp-task-clarity", "imp-tokens", "imp-no-feedback"]
-    assert found[0].text == CLEARER
+    learned = improvements([sprint(1, *findings)], Kept())
+    assert [i.id for i in learned] == ["imp-task-clarity", "imp-tokens", "imp-no-feedback"]
+    assert learned[0].text == CLEARER
     context, keys = planner_context([sprint(1, *findings)], Kept())
     assert RULE["no-feedback"].description not in context
     assert len(keys) == 2
 
 
 def advice(text: str = "Name the file formats", **fields: Any) -> Finding:
-    """What a model says to do better."""
+    """Return an improvement that a model suggests."""
     known: dict[str, Any] = {
         "rule": "",
         "category": "TaskTemplate",
@@ -166,23 +182,23 @@ def advice(text: str = "Name the file formats", **fields: Any) -> Finding:
     return Finding(**known | fields)
 
 
-def test_what_a_model_says_again_in_like_words_is_one_improvement_in_its_newest_words() -> None:
+def test_a_reworded_suggestion_is_one_improvement_in_its_newest_words() -> None:
     again = advice("name file formats!", evidence="b too")
-    (found,) = improvements([sprint(1, advice()), sprint(2, again)], Kept())
-    assert (found.text, found.evidence, found.source) == (
+    (improvement,) = improvements([sprint(1, advice()), sprint(2, again)], Kept())
+    assert (improvement.text, improvement.evidence, improvement.source) == (
         "name file formats!",
         "b too",
         "claude-code m",
     )
-    assert found.seen_in == ("shop-1", "shop-2")
+    assert improvement.seen_in == ("shop-1", "shop-2")
 
 
-def test_what_a_rule_says_too_is_the_rules() -> None:
-    (found,) = improvements([sprint(1, advice(CLEARER), finding())], Kept())
-    assert (found.source, found.rule) == ("rules", "task-clarity")
+def test_a_suggestion_that_a_rule_makes_too_belongs_to_the_rule() -> None:
+    (improvement,) = improvements([sprint(1, advice(CLEARER), finding())], Kept())
+    assert (improvement.source, improvement.rule) == ("rules", "task-clarity")
 
 
-def test_what_a_model_says_about_a_number_is_judged_by_that_number() -> None:
+def test_a_suggestion_about_a_metric_is_judged_by_that_metric() -> None:
     records = [sprint(1, advice("Make tasks less ambiguous")), sprint(2, finding())]
     by_text = {i.text: i for i in improvements(records, Kept())}
     assert by_text["Make tasks less ambiguous"].seen_in == ("shop-1", "shop-2")
@@ -190,30 +206,30 @@ def test_what_a_model_says_about_a_number_is_judged_by_that_number() -> None:
     assert fates(*good)["Make tasks less ambiguous"] == "retired"
 
 
-def test_what_a_model_has_not_said_for_long_is_forgotten_also_when_sprints_go_badly() -> None:
+def test_an_old_suggestion_is_dropped_even_after_bad_sprints() -> None:
     bad = Kpis(total_tasks=2, completed_tasks=1)
     later = [sprint(n, kpis=bad) for n in range(2, 2 + FORGET_AFTER)]
     assert fates(sprint(1, advice()), *later[:-1]) == {"Name the file formats": "pending"}
     assert fates(sprint(1, advice()), *later) == {"Name the file formats": "retired"}
 
 
-def test_the_planner_is_told_when_it_applies() -> None:
+def test_the_planner_context_says_when_an_improvement_applies() -> None:
     context, _ = planner_context([sprint(1, advice())], Kept())
     line = "- [medium] Name the file formats — when: files are read — a guessed (shop-1)"
     assert line in context.splitlines()
 
 
-def test_a_thousand_things_that_models_said_are_no_burden() -> None:
+def test_a_thousand_suggestions_do_not_slow_the_context() -> None:
     words = [f"{chr(97 + n % 26) * 3}{chr(97 + n // 26 % 26) * 3} matters" for n in range(600)]
     records = [sprint(n, *(advice(w) for w in words[n : n + 5])) for n in range(500)]
     assert len(improvements(records, Kept())) <= 300
 
 
-def test_without_a_past_the_planner_is_told_nothing() -> None:
+def test_without_earlier_sprints_the_planner_context_is_empty() -> None:
     assert planner_context([], Kept()) == ("", ())
 
 
-def test_the_context_names_sprints_by_their_ids_the_older_ones_in_one_line() -> None:
+def test_the_context_names_sprints_by_id_and_older_sprints_in_one_line() -> None:
     blocked = ('no "docs" here',)
     records = [sprint(n, blockers=blocked, goal=f"goal {n}") for n in (1, 2, 3, 4)]
     context, _ = planner_context(records, Kept())
@@ -223,13 +239,13 @@ def test_the_context_names_sprints_by_their_ids_the_older_ones_in_one_line() -> 
     assert "?" not in context
 
 
-def test_a_failed_sprint_shows_its_own_numbers_and_not_those_of_the_one_before() -> None:
+def test_a_failed_sprint_shows_its_own_numbers() -> None:
     failed = sprint(2, kpis=Kpis(), stopped="the plan is not valid")
     lines = planner_context([sprint(1), failed], Kept())[0].splitlines()
     assert "- shop-2: 0/0 tasks done, stopped: the plan is not valid" in lines
 
 
-def test_debts_are_told_however_old_they_are() -> None:
+def test_debts_of_any_age_are_in_the_planner_context() -> None:
     records = [sprint(1, debts=("a (pull request #4)",)), *(sprint(n) for n in range(2, 9))]
     assert "- shop-1: a (pull request #4)" in planner_context(records, Kept())[0]
 
@@ -240,21 +256,21 @@ def test_debts_are_told_however_old_they_are() -> None:
 )
 def test_a_change_within_five_percent_is_no_change(now: float, direction: str) -> None:
     earlier = [Kpis(total_tasks=1, avg_time_per_task=time) for time in (8.0, 12.0)]
-    found = {t.metric: t for t in trends(Kpis(total_tasks=1, avg_time_per_task=now), earlier)}
-    trend = found["avg_time_per_task"]
+    by_metric = {t.metric: t for t in trends(Kpis(total_tasks=1, avg_time_per_task=now), earlier)}
+    trend = by_metric["avg_time_per_task"]
     assert (trend.before, trend.n, trend.direction) == (10.0, 2, direction)
 
 
 def test_a_trend_counts_only_sprints_that_have_the_number() -> None:
     earlier = [Kpis(total_tasks=1, avg_clarity=6.0), Kpis(total_tasks=1), Kpis(avg_clarity=1.0)]
-    found = {t.metric: t for t in trends(Kpis(total_tasks=1, avg_clarity=9.0), earlier)}
-    assert (found["avg_clarity"].n, found["avg_clarity"].direction) == (1, "improved")
-    assert found["completion_rate"].n == 2
+    by_metric = {t.metric: t for t in trends(Kpis(total_tasks=1, avg_clarity=9.0), earlier)}
+    assert (by_metric["avg_clarity"].n, by_metric["avg_clarity"].direction) == (1, "improved")
+    assert by_metric["completion_rate"].n == 2
     assert trends(GOOD, []) == ()
     assert trends(Kpis(), [GOOD]) == ()
 
 
-def test_what_a_planner_was_told_that_made_no_plan_is_not_applied() -> None:
+def test_the_context_of_a_failed_planner_is_not_applied() -> None:
     kept = Kept(prompts={"shop-2": (same_meaning(CLEARER),)})
     began = sprint(1, finding())
     assert fates(began, sprint(2, finding("no-plan")), kept=kept)[CLEARER] == "applied"

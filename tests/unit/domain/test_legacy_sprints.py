@@ -34,7 +34,7 @@ def numbers(*ids: Any) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("recorded", "given"),
+    ("recorded", "expected"),
     [
         ((1, 2, 3), [1, 2, 3]),
         ((2, 3, 3, 4), [2, 3, 4, 5]),
@@ -45,12 +45,12 @@ def numbers(*ids: Any) -> list[int]:
     ids=["plain", "one twice", "a gap", "out of order", "no numbers"],
 )
 def test_each_sprint_gets_a_number_of_its_own_in_the_order_of_the_file(
-    recorded: tuple[Any, ...], given: list[int]
+    recorded: tuple[Any, ...], expected: list[int]
 ) -> None:
-    assert numbers(*recorded) == given
+    assert numbers(*recorded) == expected
 
 
-def test_the_number_that_stood_in_the_file_is_not_lost() -> None:
+def test_the_number_in_the_file_is_kept() -> None:
     (_, first), (number, second) = number_records([record(1, "one"), record(1, "two")], {})
     assert "recorded_id" not in first
     assert (number, second["recorded_id"]) == (2, 1)
@@ -76,22 +76,22 @@ def test_a_failed_sprint_with_numbers_of_its_own_keeps_them() -> None:
     assert summary_of(failed).completed == 1
 
 
-def test_sprints_that_are_known_are_not_taken_over_again() -> None:
+def test_known_sprints_are_not_imported_again() -> None:
     records = [record(1, "old"), record(2, "ours"), record(3, "new")]
     numbered = number_records(records, {1: "old", 2: "ours"})
     assert [(number, record["goal"]) for number, record in numbered] == [(3, "new")]
 
 
-def test_a_sprint_under_a_number_that_stands_for_another_gets_the_next_free_one() -> None:
+def test_a_sprint_with_a_used_number_gets_the_next_free_number() -> None:
     ((number, _),) = number_records([record(2, "theirs")], {1: "ours", 2: "also ours"})
     assert number == 3
 
 
-def test_what_is_missing_or_of_a_wrong_type_is_not_made_up() -> None:
+def test_missing_or_mistyped_fields_stay_empty() -> None:
     facts = summary_of({"goal": 7, "total_tasks": "two", "avg_clarity": None, "blockers": "alone"})
     assert (facts.goal, facts.total, facts.clarity) == ("7", 0, None)
     assert facts.blockers == ("alone",)
-    # Zero was written when nobody had said anything.
+    # The ancestor wrote zero for missing feedback.
     assert summary_of(record(1, total_tasks=0, avg_clarity=0.0)).clarity is None
 
 
@@ -101,9 +101,9 @@ def test_a_file_that_is_no_history_is_refused_with_a_reason(text: bytes) -> None
         parse_history(text)
 
 
-def test_halves_of_characters_and_numbers_that_are_none_do_not_come_in() -> None:
-    (found,) = parse_history(b'{"sprints": [{"goal": "\\ud800x", "duration_s": NaN}, "no record"]}')
-    assert found == {"goal": "?x", "duration_s": None}
+def test_lone_surrogates_and_nan_are_not_imported() -> None:
+    (entry,) = parse_history(b'{"sprints": [{"goal": "\\ud800x", "duration_s": NaN}, "no record"]}')
+    assert entry == {"goal": "?x", "duration_s": None}
 
 
 scalars = (
@@ -115,7 +115,7 @@ records = st.dictionaries(st.sampled_from(fields), values, max_size=6)
 
 
 @given(st.lists(records, max_size=5))
-def test_any_file_is_taken_over_whole_and_only_once(content: list[dict[str, Any]]) -> None:
+def test_any_file_is_imported_completely_and_once(content: list[dict[str, Any]]) -> None:
     parsed = parse_history(json.dumps({"sprints": content}).encode("utf-8", "replace"))
     numbered = number_records(parsed, {})
     assert len(numbered) == len(content)
@@ -130,7 +130,7 @@ def learned(id: str, total: int, done: int) -> SprintRecord:
     return SprintRecord(id=id, kpis=Kpis(total_tasks=total, completed_tasks=done))
 
 
-def test_a_sprint_that_history_and_learnings_both_tell_of_counts_once() -> None:
+def test_a_sprint_in_both_history_and_learnings_counts_once() -> None:
     history = [learned("shop-1", 2, 2), learned("shop-2", 0, 0), learned("shop-3", 2, 2)]
     kept = Kept(sprints=(learned("before-1", 2, 2), learned("before-2", 3, 1)))
     ids = [record.id for record in with_adopted(kept, history).sprints]

@@ -1,4 +1,4 @@
-"""The merge train: how many verifications it costs, and that only what is innocent is merged."""
+"""The merge train: its number of verifications; only innocent changes are merged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = "abcdefgh"
 
 
 def ready(count: int) -> SprintDriver:
-    """So many changes that are verified alone and approved, on a main that moved since."""
+    """Start a sprint with `count` verified and approved changes on a main that moved since."""
     names = NAMES[:count]
     made = SprintDriver.start(*(planned(name) for name in names), parallel=count)
     for name in names:
@@ -29,7 +29,7 @@ def ready(count: int) -> SprintDriver:
     for name in names:
         made.end(made.item(name))
     made.tick()
-    # The reviews are on their way: told together, so that all want to be merged at once.
+    # The pending reviews arrive together, so all changes are ready for merging at once.
     while made.journal:
         made.perform(0)
     made.verifications.clear()
@@ -39,7 +39,7 @@ def ready(count: int) -> SprintDriver:
 
 
 def verified(count: int) -> SprintDriver:
-    """So many changes that were verified together; the merge of the first is decided."""
+    """Start a sprint with `count` changes verified together; the first merge is decided."""
     made = ready(count)
     (item,) = made.queue
     made.end(item)
@@ -53,7 +53,7 @@ def head(made: SprintDriver, name: str) -> str:
 
 
 def verify_once(made: SprintDriver) -> None:
-    """The verification that is under way ends, and what follows is done; agents do not move."""
+    """End the running verification and execute its effects; agents make no progress."""
     (item,) = [i for i, (_, work) in made.queue.items() if work.role == "verify"]
     made.end(item)
     made.settle()
@@ -71,31 +71,34 @@ def statuses(made: SprintDriver) -> str:
 
 
 def every_merge_was_covered(made: SprintDriver) -> None:
-    """Each merge made a main that a green verification went through on its way to its end."""
+    """Assert that a green verification covers the main after each merge."""
     greens = [tree for tree, green in made.verifications if green]
     for merge in made.effects(Merge):
         assert isinstance(merge, Merge)
         tree = made.forge.trees[made.forge.pull(merge.pull).merge_commit]
-        landed = made.forge.ignores_base and tree[-2] not in made.forge.trees[merge.base]
-        assert landed or any(green[: len(tree)] == tree for green in greens), (tree, greens)
+        unverified_merge = made.forge.ignores_base and tree[-2] not in made.forge.trees[merge.base]
+        assert unverified_merge or any(green[: len(tree)] == tree for green in greens), (
+            tree,
+            greens,
+        )
 
 
 def main_is_green(made: SprintDriver) -> None:
-    """The end of each batch was verified as it is on main."""
+    """Assert that main and the end of each batch were verified."""
     every_merge_was_covered(made)
     assert (made.forge.trees[made.forge.branches["main"]], True) in made.verifications
 
 
 def decisions(made: SprintDriver) -> int:
-    """How many verifications there were; a red one is run a second time."""
+    """Count the verifications; the second run of a red one does not count."""
     red = sum(1 for _, green in made.verifications if not green)
     return len(made.verifications) - red // 2
 
 
-# What it costs
+# Costs in verifications
 
 
-def test_one_ready_change_on_a_main_that_did_not_move_costs_no_verification_but_its_own() -> None:
+def test_one_ready_change_on_an_unchanged_main_costs_only_its_own_verification() -> None:
     made = SprintDriver.start(planned("a"))
     made.run()
     assert len(made.verifications) == 1
@@ -109,7 +112,7 @@ def test_one_ready_change_on_a_main_that_moved_costs_one() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 8])
-def test_ready_changes_are_verified_once_together_and_merged_one_after_the_other(
+def test_ready_changes_are_verified_once_together_and_merged_in_order(
     count: int,
 ) -> None:
     made = ready(count)
@@ -139,7 +142,7 @@ def test_a_train_is_never_longer_than_eight() -> None:
     assert [len(tree) - 2 for tree, _ in made.verifications] == [8, 10]
 
 
-def test_what_is_fresh_is_merged_at_once_without_a_train() -> None:
+def test_a_fresh_change_is_merged_at_once_without_a_train() -> None:
     made = SprintDriver.start(planned("a"), planned("b"))
     for name in "ab":
         made.bring_to_review(name)
@@ -151,7 +154,7 @@ def test_what_is_fresh_is_merged_at_once_without_a_train() -> None:
 
 
 @pytest.mark.parametrize("culprit", range(8))
-def test_of_eight_with_one_culprit_it_is_found_in_four_or_five_verifications(culprit: int) -> None:
+def test_one_culprit_of_eight_is_found_in_four_or_five_verifications(culprit: int) -> None:
     made = ready(8)
     bad = NAMES[culprit]
     made.red.add(head(made, bad))
@@ -165,16 +168,16 @@ def test_of_eight_with_one_culprit_it_is_found_in_four_or_five_verifications(cul
     main_is_green(made)
 
 
-def test_the_culprit_that_is_left_over_is_known_without_another_run() -> None:
+def test_the_last_remaining_culprit_needs_no_further_verification() -> None:
     made = ready(2)
     made.red.add(head(made, "b"))
     verify_all(made)
     assert statuses(made) == "DG"
-    # Both red (twice), the first alone green: so it is the second.
+    # Both are red (twice) and the first alone is green, so the second is the culprit.
     assert [green for _, green in made.verifications] == [False, False, True]
 
 
-def test_changes_that_break_only_together_cost_the_later_one_its_place() -> None:
+def test_of_changes_that_break_only_together_the_later_change_is_removed() -> None:
     made = ready(3)
     made.red_together.append({head(made, "a"), head(made, "c")})
     verify_all(made)
@@ -209,7 +212,7 @@ def test_a_batch_that_is_red_only_once_is_merged() -> None:
 # Conflicts
 
 
-def test_a_member_that_conflicts_in_the_batch_is_left_out_and_goes_on_alone() -> None:
+def test_a_member_that_conflicts_in_the_batch_leaves_it_and_continues_alone() -> None:
     made = ready(3)
     made.conflicting.append({head(made, "a"), head(made, "b")})
     verify_once(made)
@@ -230,7 +233,7 @@ def test_members_that_all_conflict_with_main_are_resolved_one_by_one() -> None:
 # People
 
 
-def test_a_main_moved_by_somebody_else_makes_the_batch_be_verified_again() -> None:
+def test_a_main_that_a_person_moved_makes_the_batch_be_verified_again() -> None:
     made = ready(3)
     (item,) = made.queue
     made.end(item)
@@ -255,13 +258,13 @@ def test_a_main_moved_between_two_merges_makes_the_rest_be_verified_again() -> N
     main_is_green(made)
 
 
-def test_nobody_is_blamed_for_what_was_red_on_another_main() -> None:
+def test_no_change_is_blamed_for_a_red_run_on_another_main() -> None:
     made = ready(2)
     made.red_together.append({made.forge.trees[made.forge.branches["main"]][-1], head(made, "b")})
     verify_once(made)
     verify_once(made)
     assert made.work("a").batch == (head(made, "a"),)
-    # While the first half is looked at, somebody puts main right.
+    # A person repairs main during the verification of the first half.
     made.red_together.clear()
     made.person.push_main()
     verify_all(made)
@@ -275,10 +278,10 @@ def test_a_member_that_a_person_merged_into_another_main_does_not_count_as_verif
     made.person.push_main()
     made.person.merge_pull(merge.pull)
     commit = made.forge.branches["main"]
-    told = EffectDone(
+    fact = EffectDone(
         key=merge.key, task="a", kind="merge", commit=commit, tree="another", by_us=False
     )
-    made.tick(told)
+    made.tick(fact)
     assert (made.status("a"), made.task("b").merge.merging) == (Status.DONE, "")
     assert made.role("b") == "verify"
 
@@ -312,7 +315,7 @@ def test_a_member_that_is_withdrawn_after_the_verification_makes_the_rest_be_ver
     main_is_green(made)
 
 
-def test_all_members_are_withdrawn_while_the_merge_of_the_first_is_decided() -> None:
+def test_all_members_may_be_withdrawn_during_the_first_merge() -> None:
     made = verified(2)
     (merge,) = made.journal
     assert isinstance(merge, Merge)
@@ -332,7 +335,7 @@ def test_a_push_by_a_person_takes_the_change_out_of_the_train() -> None:
     assert made.work("a").batch == ()
 
 
-def test_each_member_says_who_it_travels_with() -> None:
+def test_each_member_names_the_other_members_of_its_train() -> None:
     made = ready(3)
     assert why(made.state, made.task("a")) == ("in a train of 3 with b, c: being verified together")
     assert why(made.state, made.task("b")).startswith("in a train of 3 with a, c: ")
@@ -347,7 +350,7 @@ def test_a_merge_that_comes_too_late_makes_the_batch_be_verified_again() -> None
     assert statuses(made) == "DD"
 
 
-def test_a_member_whose_tree_on_main_is_another_is_settled_before_the_others_go_on() -> None:
+def test_a_member_with_another_tree_on_main_is_checked_before_the_others_continue() -> None:
     made = ready(2)
     made.forge.ignores_base = True
     (item,) = made.queue
@@ -369,7 +372,7 @@ def test_a_member_whose_tree_on_main_is_another_is_settled_before_the_others_go_
 # The forge's CI
 
 
-def test_a_change_whose_ci_is_pending_lets_others_go_first_and_is_asked_again() -> None:
+def test_a_change_with_a_pending_ci_lets_others_merge_first() -> None:
     made = SprintDriver.start(planned("a"), planned("b"))
     for name in "ab":
         made.bring_to_review(name)
@@ -430,7 +433,7 @@ def test_a_red_ci_sends_the_change_back_as_a_fix_round_that_an_approval_does_not
     assert made.status("a") is Status.DONE
 
 
-def test_a_train_waits_a_minute_for_the_ci_of_a_member_and_then_goes_on_without_it() -> None:
+def test_a_train_waits_a_minute_for_the_ci_of_a_member_and_then_continues_without_it() -> None:
     made = ready(3)
     made.forge.ci[head(made, "a")] = "pending"
     verify_once(made)
@@ -463,7 +466,7 @@ def test_a_member_that_waits_for_its_ci_is_verified_alone_when_the_others_are_wi
     main_is_green(made)
 
 
-# Whatever happens
+# Any combination of culprits
 
 
 @settings(max_examples=150, deadline=None)
@@ -508,7 +511,7 @@ def test_all_innocent_changes_are_merged_and_no_culprit_with_few_verifications(
         assert (heads[name] in main) == innocent or name in withdrawn, name
         assert not (name in culprits and heads[name] in main), name
     every_merge_was_covered(made)
-    # Whoever disturbs a search makes it begin anew.
+    # A disturbed search starts again.
     searches = len(culprits) + len(withdrawn) + moved
     steps = math.ceil(math.log2(count))
     assert decisions(made) <= 1 + searches * (1 + steps), made.verifications

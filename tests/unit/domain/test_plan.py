@@ -1,4 +1,4 @@
-"""Plans: found in prose, checked as a whole, refused with every error named."""
+"""Plans: read from prose, checked as a whole, refused with every error named."""
 
 from __future__ import annotations
 
@@ -60,19 +60,19 @@ def test_the_first_list_of_objects_in_an_answer_is_the_plan(answer: str) -> None
 
 
 @pytest.mark.parametrize("answer", ["", "no plan", "[]", "[1, 2]", '[{"id": "a"}, 3]', "[{]", "["])
-def test_an_answer_without_a_list_of_objects_holds_no_plan(answer: str) -> None:
+def test_an_answer_without_a_list_of_objects_has_no_plan(answer: str) -> None:
     with pytest.raises(PlanProblem, match="no JSON list of task objects"):
         find_plan(answer)
 
 
 @given(st.text(alphabet='[]{}",:ab1 \\n', max_size=60))
-def test_no_answer_makes_the_search_fail_otherwise(answer: str) -> None:
+def test_any_answer_has_a_plan_or_is_refused(answer: str) -> None:
     try:
-        found = find_plan(answer)
+        tasks = find_plan(answer)
     except PlanProblem:
         return
-    assert found
-    assert all(isinstance(task, dict) for task in found)
+    assert tasks
+    assert all(isinstance(task, dict) for task in tasks)
 
 
 def test_an_answer_of_brackets_alone_does_not_take_forever() -> None:
@@ -81,7 +81,7 @@ def test_an_answer_of_brackets_alone_does_not_take_forever() -> None:
             find_plan(answer)
 
 
-def test_a_plan_keeps_everything_that_was_said() -> None:
+def test_a_plan_keeps_every_field() -> None:
     (task,) = parse_plan(
         [raw("a", kind="check", framework="stub", acceptance=["x"], files=["f"], unknown=1)],
         frameworks=("stub",),
@@ -128,13 +128,13 @@ def test_a_plan_has_a_largest_size() -> None:
     ],
 )
 def test_an_error_names_the_task_and_what_is_wrong(task: object, error: str) -> None:
-    (told,) = errors_of([task], frameworks=("stub",))
-    assert error in told
+    (message,) = errors_of([task], frameworks=("stub",))
+    assert error in message
     name = task["id"] if isinstance(task, dict) and isinstance(task["id"], str) else None
-    assert (f"task {name!r}" if name is not None else "task 1") in told
+    assert (f"task {name!r}" if name is not None else "task 1") in message
 
 
-def test_every_error_is_told_at_once() -> None:
+def test_every_error_is_reported_at_once() -> None:
     plan = [raw("a", "a", "x"), raw("b", framework="gpt"), raw("b")]
     assert errors_of(plan, frameworks=("stub",)) == (
         "task 'b' appears 2 times",
@@ -151,7 +151,7 @@ def test_a_cycle_is_named_by_its_own_tasks_only() -> None:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> tuple[PlannedTask, ...]:
-    """Tasks with any dependencies among them."""
+    """Return tasks with random dependencies."""
     ids = [f"t{n}" for n in range(draw(st.integers(1, 7)))]
     return tuple(
         PlannedTask(
@@ -179,7 +179,7 @@ def test_a_cycle_is_found_exactly_when_the_tasks_cannot_be_put_in_order(
 
 
 @given(graphs())
-def test_the_chain_of_a_task_is_longer_than_that_of_what_follows_it(
+def test_the_chain_of_a_task_is_longer_than_the_chains_of_its_dependents(
     tasks: tuple[PlannedTask, ...],
 ) -> None:
     if find_cycle(list(tasks)):
@@ -195,23 +195,23 @@ def test_a_long_chain_of_tasks_is_no_problem() -> None:
     assert chain_lengths(plan)["t0"] == 200
 
 
-def test_a_field_that_looks_like_one_of_ours_is_a_typing_error() -> None:
+def test_a_field_that_resembles_a_known_field_is_a_typing_error() -> None:
     plan = [raw("a"), raw("b") | {"depend_on": ["a"]}]
     assert errors_of(plan) == ("task 'b': unknown field 'depend_on'; did you mean 'depends_on'?",)
 
 
-def test_a_field_that_only_others_read_is_left_alone() -> None:
+def test_an_unknown_field_is_accepted() -> None:
     assert parse_plan([raw("a", component="Basket")])[0].id == "a"
 
 
 @pytest.mark.parametrize("name", sorted(RESERVED))
 def test_an_id_that_the_sprint_uses_itself_is_not_for_a_task(name: str) -> None:
-    said = f"task '{name}': the id `{name}` is used by the sprint itself; choose another"
-    assert errors_of([raw(name)]) == (said,)
+    message = f"task '{name}': the id `{name}` is used by the sprint itself; choose another"
+    assert errors_of([raw(name)]) == (message,)
 
 
 def test_every_name_of_the_sprints_own_work_and_agents_is_reserved() -> None:
-    """A goal without a plan on a main that is verified, with a model that looks back at the end."""
+    """A goal without a plan on a main that is verified, with a model for the retro."""
     sprint = Sprint(
         id="shop-1",
         number=1,

@@ -1,4 +1,4 @@
-"""Plans of the original's form: mapped, checked with the field's name, and nothing lost unsaid."""
+"""Plans in the form of the original: each field is mapped, refused, or named in a warning."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def errors_of(raw: object) -> str:
     return "; ".join(refused.value.errors)
 
 
-def test_the_issue_is_the_prompt_and_the_agents_spec_says_how() -> None:
+def test_the_issue_is_the_prompt_and_the_spec_selects_the_agent() -> None:
     spec = agent("dev", framework="claude-code", extra_instructions='Say "please".')
     plan = read(dag(task("a"), task("b", "a", framework="stub"), agents=[spec]))
     a, b = plan.tasks
@@ -45,12 +45,12 @@ def test_the_issue_is_the_prompt_and_the_agents_spec_says_how() -> None:
     assert plan.warnings == ()
 
 
-def test_a_prompt_of_its_own_goes_before_the_template() -> None:
-    (found,) = read(dag(task("a", agent_prompt="mine"))).tasks
-    assert found.agent_prompt == "mine"
+def test_the_prompt_of_a_task_overrides_the_template() -> None:
+    (parsed,) = read(dag(task("a", agent_prompt="mine"))).tasks
+    assert parsed.agent_prompt == "mine"
 
 
-def test_what_has_no_effect_is_said_by_its_field() -> None:
+def test_a_field_without_effect_is_named_in_a_warning() -> None:
     plan = read(
         dag(
             task("a", reviewed_by="dev", github_issue_number=7, colour="red"),
@@ -61,8 +61,8 @@ def test_what_has_no_effect_is_said_by_its_field() -> None:
             extra=1,
         )
     )
-    said = [warning.partition(":")[0] for warning in plan.warnings]
-    assert said == [
+    fields = [warning.partition(":")[0] for warning in plan.warnings]
+    assert fields == [
         "agents[0].definition_path",
         "agents[0].spec.model",
         "tasks[0].reviewed_by",
@@ -99,11 +99,11 @@ def test_what_has_no_effect_is_said_by_its_field() -> None:
         ({"no": "tasks"}, "a JSON list"),
     ],
 )
-def test_what_cannot_be_run_is_refused_with_the_field(raw: object, words: str) -> None:
+def test_an_invalid_plan_is_refused_with_the_field(raw: object, words: str) -> None:
     assert words in errors_of(raw)
 
 
-def test_an_object_with_nothing_but_a_list_is_that_list() -> None:
+def test_an_object_that_contains_only_a_list_is_that_list() -> None:
     raw = [{"id": "a", "title": "A", "agent_prompt": "do it", "component": "Core"}]
     for form in (raw, {"tasks": raw}):
         plan = read(form)
@@ -136,7 +136,7 @@ def test_a_planning_graph_may_give_its_tasks_in_several_shapes(output: Any) -> N
 
 
 @pytest.mark.parametrize(
-    ("output", "said"),
+    ("output", "message"),
     [
         (None, "gave no tasks"),
         ({"tasks": None}, "gave no tasks"),
@@ -148,7 +148,7 @@ def test_a_planning_graph_may_give_its_tasks_in_several_shapes(output: Any) -> N
     ],
 )
 def test_a_planning_graph_that_gives_no_plan_is_refused_with_the_reason(
-    output: Any, said: str
+    output: Any, message: str
 ) -> None:
-    with pytest.raises(PlanProblem, match=said):
+    with pytest.raises(PlanProblem, match=message):
         parse_plan_output(output)

@@ -23,7 +23,7 @@ def phase(made: SprintDriver) -> str:
     return made.state.sprint.phase
 
 
-def held(*plan: object) -> SprintDriver:
+def awaiting_approval(*plan: object) -> SprintDriver:
     state = new_state(*(plan or PLAN), ask=True)  # type: ignore[arg-type]
     state.sprint.settings = msgspec.structs.replace(state.sprint.settings, plan_on_forge=True)
     state.sprint.settings = msgspec.structs.replace(state.sprint.settings, frameworks=("stub",))
@@ -46,18 +46,18 @@ def edit(made: SprintDriver, old: str, new: str) -> None:
     made.settle()
 
 
-def said(made: SprintDriver) -> list[str]:
-    found = [
+def answers(made: SprintDriver) -> list[str]:
+    comments = [
         (o.id, o.body.split("\n\n<!--")[0])
         for o in made.forge.objects.values()
         if isinstance(o, CommentSnapshot) and (o.issue, o.author) == (number(made), CALORON)
         if "<!--" in o.body
     ]
-    return [text for _, text in sorted(found)]
+    return [text for _, text in sorted(comments)]
 
 
-def test_a_plan_that_is_to_be_approved_stands_on_the_forge_as_one_issue() -> None:
-    made = held()
+def test_a_plan_that_waits_for_approval_is_one_issue_on_the_forge() -> None:
+    made = awaiting_approval()
     assert phase(made) == "approval"
     (create,) = made.effects(CreateIssue)
     assert isinstance(create, CreateIssue)
@@ -65,24 +65,24 @@ def test_a_plan_that_is_to_be_approved_stands_on_the_forge_as_one_issue() -> Non
     assert create.labels == ("caloron:plan",)
     assert "| `b` | Title of b | a | change | - |" in create.body
     assert "caloron:approve" in create.body
-    assert said(made) == []
+    assert answers(made) == []
 
 
 @pytest.mark.parametrize("who", [PERSON, CALORON])
-def test_the_word_of_a_person_runs_it_also_from_the_account_that_we_write_with(who: str) -> None:
-    made = held()
+def test_the_command_of_a_person_approves_the_plan_even_from_our_account(who: str) -> None:
+    made = awaiting_approval()
     made.user(who).comment(number(made), "caloron:approve\nlooks good")
     made.settle()
     assert phase(made) == "running"
     assert made.role("a") == "implement"
 
 
-def test_once_it_runs_the_issue_is_closed_and_names_the_issues_of_the_tasks() -> None:
-    made = held()
+def test_an_approved_plan_issue_is_closed_and_names_the_issues_of_the_tasks() -> None:
+    made = awaiting_approval()
     made.person.comment(number(made), "caloron:approve")
     made.settle()
     issues = {t.id: t.links.issue for t in made.state.tasks.values()}
-    assert said(made) == [
+    assert answers(made) == [
         f"Approved. The tasks of this plan:\n\n- #{issues['a']} `a`\n- #{issues['b']} `b`"
     ]
     assert made.forge.issue(number(made)).state == "closed"
@@ -90,8 +90,8 @@ def test_once_it_runs_the_issue_is_closed_and_names_the_issues_of_the_tasks() ->
     assert set(made.statuses().values()) == {"Done"}
 
 
-def test_a_yes_at_the_terminal_closes_the_issue_just_the_same() -> None:
-    made = held()
+def test_an_approval_at_the_terminal_closes_the_issue() -> None:
+    made = awaiting_approval()
     made.tick(PlanApproved())
     made.settle()
     assert phase(made) == "running"
@@ -99,34 +99,34 @@ def test_a_yes_at_the_terminal_closes_the_issue_just_the_same() -> None:
 
 
 @pytest.mark.parametrize("body", ["approve", "I caloron:approve", "caloron:approve it", "fine"])
-def test_nothing_but_the_whole_first_line_approves(body: str) -> None:
-    made = held()
+def test_only_the_whole_first_line_approves(body: str) -> None:
+    made = awaiting_approval()
     made.person.comment(number(made), body)
     made.settle()
     assert phase(made) == "approval"
 
 
-def test_the_word_of_a_stranger_is_text() -> None:
-    made = held()
+def test_the_command_of_an_untrusted_author_is_ignored() -> None:
+    made = awaiting_approval()
     seen = made.person.comment(number(made), "caloron:approve")
     made.facts[:] = [msgspec.structs.replace(seen, trusted=False, version=seen.version + 1)]
     made.tick()
     assert phase(made) == "approval"
 
 
-def test_an_edit_of_the_block_replaces_the_plan_and_is_told() -> None:
-    made = held()
+def test_an_edit_of_the_block_replaces_the_plan_and_is_answered() -> None:
+    made = awaiting_approval()
     edit(made, "Title of b", "Something else")
     assert made.task("b").plan.title == "Something else"
-    assert len(said(made)) == 1
-    assert "| `b` | Something else | a |" in said(made)[0]
+    assert len(answers(made)) == 1
+    assert "| `b` | Something else | a |" in answers(made)[0]
     made.person.comment(number(made), "caloron:approve")
     made.settle()
     assert made.forge.issue(made.task("b").links.issue).title == "Something else"
 
 
-def test_after_an_edit_the_table_says_what_the_block_says_and_words_of_people_stay() -> None:
-    made = held()
+def test_after_an_edit_the_table_matches_the_block_and_text_of_people_stays() -> None:
+    made = awaiting_approval()
     body = made.forge.issue(number(made)).body
     asked = body.replace('"Title of b"', '"New | title"') + "\n\nMy own words."
     made.person.edit_issue(number(made), asked.replace("\n", "\r\n"))
@@ -136,71 +136,71 @@ def test_after_an_edit_the_table_says_what_the_block_says_and_words_of_people_st
     assert "| `b` | Title of b |" not in shown
     assert "| `a` | Title of a |" in shown
     assert "My own words." in shown
-    assert len(said(made)) == 1, "our own edit is no edit of a person"
+    assert len(answers(made)) == 1, "our own edit is no edit of a person"
     made.person.comment(number(made), "caloron:approve")
     made.settle()
     assert phase(made) == "running"
 
 
-def test_an_edit_that_cannot_be_run_changes_nothing_and_is_answered_once_with_every_error() -> None:
-    made = held()
+def test_an_invalid_edit_changes_nothing_and_is_answered_once_with_every_error() -> None:
+    made = awaiting_approval()
     edit(made, '"depends_on": [\n      "a"\n    ]', '"depends_on": ["x", "y"]')
     assert made.task("b").plan.depends_on == ("a",)
-    (answer,) = said(made)
+    (answer,) = answers(made)
     assert "depends on unknown task 'x'" in answer
     assert "depends on unknown task 'y'" in answer
     made.settle()
-    assert len(said(made)) == 1
+    assert len(answers(made)) == 1
 
 
-def test_a_plan_that_cannot_be_run_is_not_approved_before_it_is_put_right() -> None:
-    made = held()
+def test_an_invalid_plan_is_approved_only_after_its_correction() -> None:
+    made = awaiting_approval()
     edit(made, '"id": "a"', '"id": "A!"')
     made.person.comment(number(made), "caloron:approve")
     made.settle()
     assert phase(made) == "approval"
-    assert "correct it first" in said(made)[-1]
+    assert "correct it first" in answers(made)[-1]
     edit(made, '"id": "A!"', '"id": "a"')
     made.person.comment(number(made), "caloron:approve")
     made.settle()
     assert phase(made) == "running"
 
 
-def test_an_edit_that_is_taken_back_brings_the_first_plan_back() -> None:
-    made = held()
+def test_a_reverted_edit_restores_the_first_plan() -> None:
+    made = awaiting_approval()
     edit(made, "Title of b", "Something else")
     edit(made, '"title": "Something else"', '"title": "Title of b"')
     assert made.task("b").plan.title == "Title of b"
 
 
-def test_a_block_that_is_gone_is_told_and_the_plan_stands() -> None:
-    made = held()
+def test_a_deleted_block_is_reported_and_the_plan_stays() -> None:
+    made = awaiting_approval()
     made.person.edit_issue(number(made), "no plan any more")
     made.settle()
     assert set(made.state.tasks) == {"a", "b"}
-    assert "no block of JSON" in said(made)[0]
+    assert "no block of JSON" in answers(made)[0]
 
 
 def test_a_plan_that_was_edited_at_the_terminal_is_shown_in_the_issue() -> None:
-    made = held()
+    made = awaiting_approval()
     made.tick(PlanEdited(tasks=(planned("c"),), at=1.0))
     made.settle()
     assert '"id": "c"' in made.forge.issue(number(made)).body
-    assert said(made) == []
+    assert answers(made) == []
     edit(made, "Title of c", "Another title")
     assert made.task("c").plan.title == "Another title"
 
 
-def test_a_persons_edit_is_not_overwritten_by_one_from_the_terminal() -> None:
-    made = held()
+def test_an_edit_on_the_forge_wins_over_an_edit_at_the_terminal() -> None:
+    made = awaiting_approval()
     made.tick(PlanEdited(tasks=(planned("c"),), at=1.0))
     edit(made, "Title of b", "From the forge")
     assert made.task("b").plan.title == "From the forge"
     assert "From the forge" in made.forge.issue(number(made)).body
 
 
-def test_closing_the_issue_is_a_no_and_opening_it_again_lets_it_wait() -> None:
-    made = held()
+def test_closing_the_issue_declines_the_plan_and_reopening_it_waits_again() -> None:
+    made = awaiting_approval()
     made.person.close_issue(number(made))
     made.settle()
     assert phase(made) == "approval"
@@ -208,19 +208,19 @@ def test_closing_the_issue_is_a_no_and_opening_it_again_lets_it_wait() -> None:
     assert made.state.sprint.planning.approval.declined == PERSON
     assert "declined: ada closed issue" in why_sprint(made.state.sprint)
     assert "waits for your yes" not in why_sprint(made.state.sprint)
-    (need,) = inbox_items(made.state, running=False)
-    assert "declined: ada" in need.why
+    (item,) = inbox_items(made.state, running=False)
+    assert "declined: ada" in item.why
     made.person.reopen_issue(number(made))
     made.settle()
     assert made.state.sprint.planning.approval.declined == ""
     assert "waits for your yes" in why_sprint(made.state.sprint)
 
 
-def test_other_commands_are_answered_there() -> None:
-    made = held()
+def test_other_commands_are_answered_on_the_plan_issue() -> None:
+    made = awaiting_approval()
     made.person.comment(number(made), "caloron:retry")
     made.settle()
-    assert "is approved with `caloron:approve`" in said(made)[0]
+    assert "is approved with `caloron:approve`" in answers(made)[0]
 
 
 def test_a_prompt_of_several_lines_is_a_list_of_lines_to_edit() -> None:
@@ -228,14 +228,14 @@ def test_a_prompt_of_several_lines_is_a_list_of_lines_to_edit() -> None:
     block = block_of(plan)
     assert json.loads(block)[0]["agent_prompt"] == ["one", "", "```", "two", "```"]
     assert parse_block(block, ()).tasks == plan
-    made = held(*plan)
+    made = awaiting_approval(*plan)
     edit(made, '"one"', '"ONE"')
     assert made.task("a").plan.agent_prompt == "ONE\n\n```\ntwo\n```"
 
 
 def test_a_plan_that_is_too_long_for_a_forge_can_still_be_approved_there() -> None:
     long = msgspec.structs.replace(planned("a"), agent_prompt="x" * (MAX_BODY + 1))
-    made = held(long)
+    made = awaiting_approval(long)
     assert len(made.forge.issue(number(made)).body) < MAX_BODY
     made.person.comment(number(made), "caloron:approve")
     made.settle()

@@ -1,4 +1,4 @@
-"""Whatever happens, in whatever order: what must hold after every single evaluation."""
+"""Invariants that hold after every evaluation of random event sequences."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ FIRST = ("implement", "check")
 COMMANDS = ("caloron:take-over", "caloron:retry", "caloron:cancel", "caloron:approve")
 
 
-class Rules:
-    """Looks at each decision, with a memory of its own of what was told and decided."""
+class InvariantChecker:
+    """Checks each decision against a separate record of the earlier effects."""
 
     def __init__(self, world: SprintDriver) -> None:
         self.world = world
@@ -64,7 +64,7 @@ class Rules:
                 assert task.links.issue is not None
 
     def _slots_are_kept(self, state: State) -> None:
-        """A task is started only into a free slot; how many agents run is the queue's cap."""
+        """Check that a task starts only into a free slot; the queue caps the running agents."""
         started = [
             t for t in state.tasks.values()
             if t.work and t.work.role in FIRST and not t.work.last_token and not t.escalation.number
@@ -83,12 +83,12 @@ class Rules:
             assert task.merge.verified is not None
             assert task.merge.verified.ok
             if task.merge.revert:
-                # It needs no review: it only takes out what turned main red.
+                # A revert needs no review, because it only removes the change that turned main red.
                 continue
             assert (task.merge.verified.head, task.merge.verified.base) == (merge.head, merge.base)
-            said = [*decision.state.objects.values(), task.review.approval]
+            reviewed_objects = [*decision.state.objects.values(), task.review.approval]
             reviews = [
-                o for o in said
+                o for o in reviewed_objects
                 if isinstance(o, ReviewSnapshot) and (o.pull, o.head) == (merge.pull, merge.head)
                 and o.verdict != "commented"
                 and marker_key(o.body) not in (task.review.voided or ("-",))
@@ -100,7 +100,7 @@ class Rules:
 
 
 def _steps(world: SprintDriver) -> list[Callable[[], object]]:
-    """Everything that can happen next, in the world as it is."""
+    """Return every event that can happen next in this world."""
     pick: list[Callable[..., object]] = [
         lambda p=p: world.perform(p) for p in range(len(world.journal))
     ]
@@ -132,13 +132,13 @@ def _steps(world: SprintDriver) -> list[Callable[[], object]]:
 
 
 def _text(world: SprintDriver) -> str:
-    """A body that nobody has seen yet, which depends on what may be there."""
+    """Return a new body whose dependencies may or may not exist."""
     forge = world.forge
     return f"Text {forge.commits}\n\nDepends on: a, #{forge.number}, nobody\n- [ ] it works"
 
 
 def _break_together(world: SprintDriver) -> None:
-    """From now on two changes are red in one tree, or cannot be in one, though each is green."""
+    """Make two green changes red in one tree, or make them conflict."""
     heads = [t.change.head for t in world.state.tasks.values() if t.change.head][:2]
     if len(heads) == 2:
         world.red_together.append(set(heads))
@@ -152,10 +152,10 @@ def _refuse(world: SprintDriver, position: int, kind: Refusal = "refused") -> No
 
 
 def _merges(world: SprintDriver) -> list[Callable[[], object]]:
-    """What can become of a merge besides: main moves just before it, or the CI has its say."""
-    found = [p for p, effect in enumerate(world.journal) if isinstance(effect, Merge)]
+    """Return other results of a merge: main moves just before it, or the CI decides."""
+    positions = [p for p, effect in enumerate(world.journal) if isinstance(effect, Merge)]
     acts: list[Callable[[], object]] = []
-    for position in found:
+    for position in positions:
         acts += [
             partial(_merge_too_late, world, position),
             partial(_refuse, world, position, "waiting"),
@@ -215,30 +215,30 @@ LENGTH = 60
 def test_no_sequence_of_events_breaks_a_rule_and_the_sprint_can_always_go_on(
     data: st.DataObject,
 ) -> None:
-    """Random people, agents and refusals; then everybody behaves, and the sprint must end."""
+    """After random acts, agents and refusals all parties cooperate, and the sprint must end."""
     plan = data.draw(st.sampled_from(PLANS))
     parallel = data.draw(st.integers(1, 4))
     world = SprintDriver(new_state(*plan, parallel=parallel, max_fix_rounds=1))
     world.forge.ignores_base = data.draw(st.booleans())
-    rules = Rules(world)
-    rules.tick()
+    checker = InvariantChecker(world)
+    checker.tick()
     for _ in range(data.draw(st.integers(0, LENGTH))):
         steps = _steps(world)
         # A forge refuses some acts of people, such as merging a branch that was deleted.
         with suppress(ForgeError, NotFound):
             steps[data.draw(st.integers(0, len(steps) - 1))]()
         if data.draw(st.booleans()):
-            rules.tick()
-    _behave(world, rules)
+            checker.tick()
+    _behave(world, checker)
 
 
-def _behave(world: SprintDriver, rules: Rules) -> None:
-    """From here on effects succeed, agents do well, and people release what is escalated."""
+def _behave(world: SprintDriver, checker: InvariantChecker) -> None:
+    """Let effects and agents succeed and people release every escalation."""
     world.red_together.clear()
     world.conflicting.clear()
     for _ in range(400):
         world.poll()
-        rules.tick()
+        checker.tick()
         if world.journal:
             world.perform(0)
         elif world.queue:
@@ -254,11 +254,11 @@ def _behave(world: SprintDriver, rules: Rules) -> None:
         t.status in SETTLED or (stuck and t.status is Status.IN_REVIEW)
         for t in world.state.tasks.values()
     )
-    _release_everything(world, rules)
+    _release_everything(world, checker)
 
 
-def _release_everything(world: SprintDriver, rules: Rules) -> None:
-    """What waits for a person goes on when the person acts: no status is a dead end."""
+def _release_everything(world: SprintDriver, checker: InvariantChecker) -> None:
+    """A task that waits for a person continues when the person acts: no status is final."""
     escalated = [t for t in world.state.tasks.values() if t.status is Status.ESCALATED]
     cancelled = [t for t in world.state.tasks.values() if t.status is Status.CANCELLED]
     places = [
@@ -275,7 +275,7 @@ def _release_everything(world: SprintDriver, rules: Rules) -> None:
     for place in places:
         assert place is not None
         world.person.comment(place, "resolved")
-    _behave(world, rules)
+    _behave(world, checker)
 
 
 def _told(world: SprintDriver) -> dict[str, str]:

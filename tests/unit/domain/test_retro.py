@@ -1,4 +1,4 @@
-"""The numbers of a sprint, what the rules find in them, and what waits for a person."""
+"""The KPIs of a sprint, the findings of the rules, and the inbox items."""
 
 from __future__ import annotations
 
@@ -53,25 +53,25 @@ def numbers(state: State, *runs: Run) -> Kpis:
 
 
 def rules(state: State, *runs: Run) -> set[str]:
-    return {found.rule for found in analyze(state, numbers(state, *runs)).improvements}
+    return {finding.rule for finding in analyze(state, numbers(state, *runs)).improvements}
 
 
-def test_the_example_of_the_ancestor_gives_the_same_numbers() -> None:
-    found = numbers(
+def test_the_example_of_the_ancestor_has_the_same_kpis() -> None:
+    kpis = numbers(
         sprint_of(task("a"), task("b"), settings__created_at=36_000.0, ended_at=50_400.0)
     )
-    assert (found.total_tasks, found.completed_tasks, found.completion_rate) == (2, 2, 1.0)
-    assert (found.sprint_days, found.tasks_per_day) == (0.2, 12.0)
+    assert (kpis.total_tasks, kpis.completed_tasks, kpis.completion_rate) == (2, 2, 1.0)
+    assert (kpis.sprint_days, kpis.tasks_per_day) == (0.2, 12.0)
 
 
 def test_a_sprint_without_tasks_has_zeros_and_no_means() -> None:
-    found = numbers(sprint_of(planning__failure="main is red"))
-    assert (found.completion_rate, found.tasks_per_day, found.avg_interventions) == (0, 0, 0)
-    assert (found.avg_clarity, found.avg_review_cycles, found.avg_tokens_per_task) == (None,) * 3
+    kpis = numbers(sprint_of(planning__failure="main is red"))
+    assert (kpis.completion_rate, kpis.tasks_per_day, kpis.avg_interventions) == (0, 0, 0)
+    assert (kpis.avg_clarity, kpis.avg_review_cycles, kpis.avg_tokens_per_task) == (None,) * 3
 
 
 def test_escalated_and_blocked_tasks_are_counted_as_the_original_counts_them() -> None:
-    found = numbers(
+    kpis = numbers(
         sprint_of(
             task("a", Status.ESCALATED),
             task("b", Status.BLOCKED, "a"),
@@ -79,25 +79,25 @@ def test_escalated_and_blocked_tasks_are_counted_as_the_original_counts_them() -
             task("d"),
         )
     )
-    assert (found.escalated_count, found.blocked_count, found.failure_count) == (2, 1, 1)
-    assert (found.cancelled_count, found.completion_rate) == (1, 0.25)
+    assert (kpis.escalated_count, kpis.blocked_count, kpis.failure_count) == (2, 1, 1)
+    assert (kpis.cancelled_count, kpis.completion_rate) == (1, 0.25)
 
 
-def test_an_agent_that_did_not_say_how_clear_a_task_was_does_not_lower_the_mean() -> None:
-    said = [Feedback(task_clarity=clarity) for clarity in (8, 5, 0)]
-    found = numbers(
-        sprint_of(*(task(str(n), log__feedback=f) for n, f in enumerate(said)), task("x"))
+def test_missing_clarity_does_not_lower_the_mean() -> None:
+    feedbacks = [Feedback(task_clarity=clarity) for clarity in (8, 5, 0)]
+    kpis = numbers(
+        sprint_of(*(task(str(n), log__feedback=f) for n, f in enumerate(feedbacks)), task("x"))
     )
-    assert (found.feedback_count, found.clarity_count, found.avg_clarity) == (3, 2, 6.5)
-    assert found.high_clarity_pct == 50.0
+    assert (kpis.feedback_count, kpis.clarity_count, kpis.avg_clarity) == (3, 2, 6.5)
+    assert kpis.high_clarity_pct == 50.0
 
 
-def test_interventions_count_for_good_although_the_ladder_forgives() -> None:
-    found = numbers(
+def test_interventions_stay_counted_after_the_ladder_resets() -> None:
+    kpis = numbers(
         sprint_of(task("a", supervision__total=3, supervision__interventions=0), task("b"))
     )
-    assert (found.total_interventions, found.avg_interventions) == (3, 1.5)
-    assert found.clean_task_pct == 50.0
+    assert (kpis.total_interventions, kpis.avg_interventions) == (3, 1.5)
+    assert kpis.clean_task_pct == 50.0
 
 
 def test_rounds_are_counted_by_work_and_not_by_attempts() -> None:
@@ -109,10 +109,10 @@ def test_rounds_are_counted_by_work_and_not_by_attempts() -> None:
         run("a", "verify", number=3, end="failed"),
         run("a", "verify", number=8),
     ]
-    found = numbers(sprint_of(task("a", review__reviewed=("1", "2", "3"))), *runs)
-    assert (found.fix_rounds, found.conflict_count, found.failed_runs) == (2, 1, 1)
-    assert (found.verify_runs, found.verify_failures) == (2, 1)
-    assert (found.avg_review_cycles, found.review_loop_count) == (3.0, 1)
+    kpis = numbers(sprint_of(task("a", review__reviewed=("1", "2", "3"))), *runs)
+    assert (kpis.fix_rounds, kpis.conflict_count, kpis.failed_runs) == (2, 1, 1)
+    assert (kpis.verify_runs, kpis.verify_failures) == (2, 1)
+    assert (kpis.avg_review_cycles, kpis.review_loop_count) == (3.0, 1)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ cents = st.integers(0, 5000)
 
 
 @given(planner=cents, tasks=st.lists(st.tuples(cents, cents), max_size=5))
-def test_what_the_agents_cost_adds_up_to_what_the_sprint_spent(
+def test_the_costs_of_the_agents_add_up_to_the_cost_of_the_sprint(
     planner: int, tasks: list[tuple[int, int]]
 ) -> None:
     made, runs = [], [Run(item="shop-1/po/1-po", role="po", usd=planner / 100)]
@@ -168,8 +168,8 @@ def test_the_agents_of_a_role_are_counted_together() -> None:
         usage__retro_spent=Spent(usd=0.25),
     )
     runs = [run("a", seconds=60.0), run("b", seconds=120.0)]
-    found = {role.role: role for role in role_kpis(agent_kpis(state, runs))}
-    assert found["developer"] == RoleKpis(
+    roles = {role.role: role for role in role_kpis(agent_kpis(state, runs))}
+    assert roles["developer"] == RoleKpis(
         role="developer",
         agents=2,
         tasks_completed=1,
@@ -181,11 +181,11 @@ def test_the_agents_of_a_role_are_counted_together() -> None:
         avg_cost_usd=1.0,
         interventions=2,
     )
-    assert found["planner"].avg_cost_usd == 0.5
-    assert found["analyst"].avg_cost_usd == 0.25
+    assert roles["planner"].avg_cost_usd == 0.5
+    assert roles["analyst"].avg_cost_usd == 0.25
 
 
-def test_every_number_of_the_original_and_of_its_port_is_there() -> None:
+def test_every_metric_of_the_original_and_of_its_port_exists() -> None:
     known = """total_tasks completed_tasks completion_rate sprint_days tasks_per_day escalated_count
         blocked_count total_interventions avg_interventions failure_count avg_clarity
         high_clarity_pct avg_review_cycles review_loop_count total_tokens avg_tokens_per_task
@@ -196,31 +196,31 @@ def test_every_number_of_the_original_and_of_its_port_is_there() -> None:
     assert set(per_role.split()) <= set(RoleKpis.__struct_fields__)
 
 
-def test_a_run_that_was_cut_short_is_paid_by_the_agent_of_its_task() -> None:
+def test_the_agent_of_the_task_pays_an_interrupted_run() -> None:
     state = sprint_of(task("a", usage__spent=Spent(usd=0.75)), usage__spent=Spent(usd=0.75))
     (agent,) = agent_kpis(state, [run("a", usd=0.5), run("a", end="interrupted")])
     assert (agent.agent, agent.cost_usd, agent.runs) == ("a", 0.75, 2)
 
 
-def test_tools_are_those_that_frameworks_count_else_those_that_agents_name() -> None:
-    said = Feedback(tools_used=("make", "bash"))
-    state = sprint_of(task("a", log__feedback=said), task("b", log__feedback=said))
+def test_tools_are_counted_by_the_framework_or_else_named_by_the_agent() -> None:
+    feedback = Feedback(tools_used=("make", "bash"))
+    state = sprint_of(task("a", log__feedback=feedback), task("b", log__feedback=feedback))
     assert tools_of(state, [run("a", tools={"Edit": 3})]) == {"Edit": 3, "bash": 1, "make": 1}
 
 
-def test_a_later_round_keeps_what_stood_in_the_way_before() -> None:
+def test_a_later_round_keeps_earlier_blockers() -> None:
     first = Feedback(task_clarity=4, blockers=("no docs",), tokens_consumed=10)
     last = Feedback(blockers=("slow",), tokens_consumed=5, self_assessment="completed")
-    found = joined(first, last)
-    assert (found.task_clarity, found.blockers) == (4, ("no docs", "slow"))
-    assert (found.tokens_consumed, found.self_assessment) == (15, "completed")
+    feedback = joined(first, last)
+    assert (feedback.task_clarity, feedback.blockers) == (4, ("no docs", "slow"))
+    assert (feedback.tokens_consumed, feedback.self_assessment) == (15, "completed")
 
 
-def test_blockers_are_what_agents_say_and_why_a_person_is_needed_each_once() -> None:
-    said = Feedback(blockers=('a "quoted"\nword', "slow"))
+def test_blockers_are_those_of_agents_and_of_escalations_each_once() -> None:
+    feedback = Feedback(blockers=('a "quoted"\nword', "slow"))
     state = sprint_of(
-        task("a", log__feedback=said),
-        task("b", Status.ESCALATED, reason="no disk", log__feedback=said),
+        task("a", log__feedback=feedback),
+        task("b", Status.ESCALATED, reason="no disk", log__feedback=feedback),
     )
     assert blockers_of(state) == ('a "quoted" word', "slow", "b: no disk")
 
@@ -246,7 +246,7 @@ def test_blockers_are_what_agents_say_and_why_a_person_is_needed_each_once() -> 
         ("no-feedback", sprint_of(task("a")), ()),
     ],
 )
-def test_each_rule_speaks_of_its_own_number_and_is_silent_without(
+def test_each_rule_reports_its_own_metric_and_is_silent_without_it(
     rule: str, state: State, runs: tuple[Run, ...]
 ) -> None:
     good = Feedback(task_clarity=8, self_assessment="completed")
@@ -255,7 +255,7 @@ def test_each_rule_speaks_of_its_own_number_and_is_silent_without(
     assert rules(state, *runs) <= {rule, "no-feedback", "failures", "many-failures"}
 
 
-def test_a_planner_that_named_the_files_is_not_asked_to_name_them() -> None:
+def test_a_planner_that_named_the_files_gets_no_advice_to_name_them() -> None:
     used = Spent(tokens_in=40_000)
     named = task("a", usage__spent=used)
     named.plan = msgspec.structs.replace(named.plan, files=("a.py",))
@@ -272,19 +272,21 @@ def test_a_planner_that_named_the_files_is_not_asked_to_name_them() -> None:
         ({"log__feedback": Feedback(task_clarity=3)}, False),
     ],
 )
-def test_what_a_page_criticises_it_does_not_praise(fields: dict[str, Any], praised: bool) -> None:
+def test_a_retro_page_does_not_praise_a_criticised_sprint(
+    fields: dict[str, Any], praised: bool
+) -> None:
     state = sprint_of(task("a", **fields))
     (kept,) = analyze(state, numbers(state)).learnings
     assert kept.startswith("All tasks were completed")
     assert ("tasks of this size and kind work" in kept) is praised
 
 
-def test_what_people_did_makes_a_task_less_than_clean() -> None:
-    found = numbers(sprint_of(task("a", conversation__acts=("review:1", "merge:2")), task("b")))
-    assert (found.human_acts, found.clean_task_pct, found.total_interventions) == (2, 50.0, 0)
+def test_an_act_of_a_person_makes_a_task_unclean() -> None:
+    kpis = numbers(sprint_of(task("a", conversation__acts=("review:1", "merge:2")), task("b")))
+    assert (kpis.human_acts, kpis.clean_task_pct, kpis.total_interventions) == (2, 50.0, 0)
 
 
-def test_working_time_counts_runs_side_by_side_once_and_no_waiting() -> None:
+def test_working_time_counts_parallel_runs_once_and_no_waiting() -> None:
     runs = (
         run("a", started_at=0.0, seconds=10.0),
         run("b", started_at=5.0, seconds=10.0),
@@ -294,7 +296,7 @@ def test_working_time_counts_runs_side_by_side_once_and_no_waiting() -> None:
     assert work_time_s(()) == 0
 
 
-def test_every_rule_is_tried_above() -> None:
+def test_the_tests_above_cover_every_rule() -> None:
     assert len(RULES) == 12
 
 
@@ -311,11 +313,11 @@ def test_every_rule_is_tried_above() -> None:
         (sprint_of(planning__failure="main is red"), "negative"),
     ],
 )
-def test_the_mood_is_that_of_the_agents_corrected_by_what_failed(state: State, mood: str) -> None:
+def test_the_sentiment_is_that_of_the_agents_corrected_by_failures(state: State, mood: str) -> None:
     assert analyze(state, numbers(state)).sentiment == mood
 
 
-def test_a_task_that_needs_a_person_comes_with_the_commands_and_with_what_it_holds() -> None:
+def test_an_inbox_item_names_its_commands_and_the_blocked_tasks() -> None:
     state = sprint_of(
         task(
             "a",
@@ -329,9 +331,9 @@ def test_a_task_that_needs_a_person_comes_with_the_commands_and_with_what_it_hol
         task("c", Status.BLOCKED, "b"),
         task("d"),
     )
-    (need,) = inbox_items(state, running=False, options=" --project shop")
-    assert (need.task, need.why, need.holds) == ("a", "no disk", ("b", "c"))
-    assert need.commands == (
+    (item,) = inbox_items(state, running=False, options=" --project shop")
+    assert (item.task, item.why, item.holds) == ("a", "no disk", ("b", "c"))
+    assert item.commands == (
         "caloron logs a --sprint shop-1 --project shop",
         "caloron issue comment 7 resolved --project shop",
         "caloron resume shop-1 --project shop",
@@ -362,14 +364,12 @@ def test_a_task_that_needs_a_person_comes_with_the_commands_and_with_what_it_hol
         ({"planning__failure": "no plan"}, "no_plan", "caloron resume shop-1"),
     ],
 )
-def test_a_sprint_that_stands_still_needs_somebody(
-    fields: dict[str, Any], kind: str, command: str
-) -> None:
-    (need,) = inbox_items(sprint_of(task("a", Status.PENDING), **fields), running=False)
-    assert (need.kind, need.commands[0]) == (kind, command)
+def test_a_stopped_sprint_is_an_inbox_item(fields: dict[str, Any], kind: str, command: str) -> None:
+    (item,) = inbox_items(sprint_of(task("a", Status.PENDING), **fields), running=False)
+    assert (item.kind, item.commands[0]) == (kind, command)
 
 
-def test_a_sprint_that_runs_or_is_done_needs_nobody() -> None:
+def test_a_running_or_done_sprint_is_no_inbox_item() -> None:
     assert inbox_items(sprint_of(task("a")), running=False) == ()
     assert inbox_items(sprint_of(task("a", Status.PENDING), phase="running"), running=True) == ()
 
@@ -380,7 +380,7 @@ def test_numbers_survive_the_ledger() -> None:
     assert again.log.feedback == state.tasks["a"].log.feedback
 
 
-def test_what_no_agent_told_is_no_zero_in_a_mean_and_no_progress() -> None:
+def test_missing_usage_is_no_zero_in_a_mean_and_no_progress() -> None:
     silent = numbers(sprint_of(task("a"), task("b")), run("a"), run("b"))
     assert (silent.avg_tokens_per_task, silent.avg_cost_per_task) == (None, None)
     before = Kpis(total_tasks=1, avg_tokens_per_task=500.0, avg_cost_per_task=0.5)
@@ -388,20 +388,20 @@ def test_what_no_agent_told_is_no_zero_in_a_mean_and_no_progress() -> None:
         "avg_tokens_per_task",
         "avg_cost_per_task",
     } == set()
-    told = sprint_of(
+    state = sprint_of(
         task("a", usage__spent=Spent(usd=0.5, tokens_in=1500)),
         task("b"),
         task("c", usage__spent=Spent()),
     )
-    found = numbers(told)
-    assert (found.avg_tokens_per_task, found.avg_cost_per_task) == (1500.0, 0.5)
-    assert not any("tokens" in theme for theme in analyze(told, found).themes)
-    (role,) = role_kpis(agent_kpis(told, [run("a"), run("b"), run("c")]))
+    kpis = numbers(state)
+    assert (kpis.avg_tokens_per_task, kpis.avg_cost_per_task) == (1500.0, 0.5)
+    assert not any("tokens" in theme for theme in analyze(state, kpis).themes)
+    (role,) = role_kpis(agent_kpis(state, [run("a"), run("b"), run("c")]))
     assert (role.avg_tokens, role.avg_cost_usd) == (1500.0, 0.5)
 
 
 @pytest.mark.parametrize(("tasks", "words"), [(1, "1 task waits"), (2, "2 tasks waits")])
-def test_a_held_plan_says_how_many_tasks_it_has(tasks: int, words: str) -> None:
+def test_a_plan_that_waits_for_approval_names_its_number_of_tasks(tasks: int, words: str) -> None:
     state = sprint_of(*(task(str(n), Status.PENDING) for n in range(tasks)), phase="approval")
-    (need,) = inbox_items(state, running=False)
-    assert f"the plan of {words} for your yes" == need.why
+    (item,) = inbox_items(state, running=False)
+    assert f"the plan of {words} for your yes" == item.why

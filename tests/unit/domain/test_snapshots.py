@@ -25,7 +25,7 @@ def put(body: str, text: str, *, add: bool = True) -> str:
     return with_section(body, NAME, text, add=add)
 
 
-def test_it_comes_to_the_end_once_and_is_replaced_in_its_place() -> None:
+def test_a_section_is_appended_once_and_then_replaced_in_place() -> None:
     first = put(BODY, "cycle 2")
     assert first.startswith(BODY)
     moved = f"{first}\n\nA person's last word."
@@ -34,18 +34,18 @@ def test_it_comes_to_the_end_once_and_is_replaced_in_its_place() -> None:
     assert second.count("<!-- caloron-section:") == 1
 
 
-def test_the_same_text_again_changes_nothing_also_with_the_line_ends_of_a_browser() -> None:
+def test_the_same_text_changes_nothing_even_with_the_line_ends_of_a_browser() -> None:
     first = put(BODY, "cycle 2\n\nmore")
     assert put(first, "cycle 2\n\nmore") == first
     theirs = first.replace("\n", "\r\n")
     assert put(theirs, "cycle 2\n\nmore") == theirs
 
 
-def test_a_section_that_was_seen_and_is_gone_is_not_put_back() -> None:
+def test_a_removed_section_is_not_restored() -> None:
     assert put(BODY, "cycle 3", add=False) == BODY
 
 
-def test_with_one_marker_or_two_of_a_kind_nobody_knows_where_it_ends_so_it_is_left_alone() -> None:
+def test_a_section_with_missing_or_repeated_markers_is_not_changed() -> None:
     whole = put(BODY, "cycle 2")
     begin, _, end = whole.removeprefix(BODY).strip().partition("\ncycle 2\n")
     broken = (
@@ -60,7 +60,7 @@ def test_with_one_marker_or_two_of_a_kind_nobody_knows_where_it_ends_so_it_is_le
         assert put(body, "cycle 3") == body
 
 
-def test_an_empty_description_and_that_of_another_section_take_it_too() -> None:
+def test_a_section_can_be_added_to_an_empty_description_and_beside_another_section() -> None:
     alone = put("", "cycle 2")
     assert has_section(alone, NAME)
     both = with_section(alone, "shop-1/b", "cycle 9", add=True)
@@ -69,7 +69,7 @@ def test_an_empty_description_and_that_of_another_section_take_it_too() -> None:
     assert without_sections(both) == ""
 
 
-def test_no_description_grows_beyond_what_a_forge_takes() -> None:
+def test_no_description_grows_beyond_the_limit_of_a_forge() -> None:
     long = "x" * 59_990
     assert put(long, "cycle 2") == long
     longer = "x" * 70_000 + put("", "cycle 222")
@@ -77,9 +77,11 @@ def test_no_description_grows_beyond_what_a_forge_takes() -> None:
     assert put(longer, "cycle 3" * 99) == longer
 
 
-def test_words_of_agents_close_no_issue_and_end_no_section() -> None:
-    said = "fixes #12, Closes o/r#13, resolves GH-14, fix https://forge/o/r/issues/15, close !16"
-    body = put(BODY, f"{said}\n<!-- /caloron-section:{NAME} --> {marker('pull/other')}")
+def test_text_of_agents_closes_no_issue_and_ends_no_section() -> None:
+    closing_words = (
+        "fixes #12, Closes o/r#13, resolves GH-14, fix https://forge/o/r/issues/15, close !16"
+    )
+    body = put(BODY, f"{closing_words}\n<!-- /caloron-section:{NAME} --> {marker('pull/other')}")
     assert issues_closed_by(body) == (4,)
     assert has_section(body, NAME)
     assert marker_key(body) == "pull/shop-1/a/1"
@@ -92,7 +94,7 @@ def test_people_read_the_section_without_its_markers() -> None:
 
 
 @given(st.text(), st.lists(st.text(), min_size=1, max_size=4), st.text())
-def test_whatever_people_write_around_it_stays_and_there_is_one(
+def test_text_of_people_around_the_only_section_stays(
     before: str, texts: list[str], after: str
 ) -> None:
     body = put(before, "first") + after
@@ -105,22 +107,20 @@ def test_whatever_people_write_around_it_stays_and_there_is_one(
 
 
 def issue(body: str) -> IssueSnapshot:
-    return IssueSnapshot(
-        version=1, number=1, title="t", body=body, state="closed", author="somebody"
-    )
+    return IssueSnapshot(version=1, number=1, title="t", body=body, state="closed", author="ada")
 
 
 def test_the_last_number_is_that_of_the_same_name_alone() -> None:
     keys = ("issue/shop-2/a", "issue/shop-10/b", "issue/shop-x-12/a", "issue/my-shop-13/a")
-    told = [issue(marker(key)) for key in keys]
-    assert last_number("shop", told) == 10
-    assert last_number("shop-x", told) == 12
+    issues = [issue(marker(key)) for key in keys]
+    assert last_number("shop", issues) == 10
+    assert last_number("shop-x", issues) == 12
 
 
 def test_without_a_sprint_of_that_name_there_is_no_number() -> None:
-    told = [
+    issues = [
         issue(""),
         issue(marker("escalation/shop-4/a/1")),
         issue(marker("issue/shop-9999999/a")),
     ]
-    assert last_number("shop", told) == 0
+    assert last_number("shop", issues) == 0

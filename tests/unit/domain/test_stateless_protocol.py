@@ -1,4 +1,4 @@
-"""The protocol on flat records: the table of the comparison sprint, and what used to go wrong."""
+"""The protocol on flat records: the table of the comparison sprint and former defects."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_comparison_sprint(sprint: Sprint) -> None:
     assert sprint.statuses == ["Done", "Done", "Done"]
 
 
-def test_what_comes_twice_is_told_once(in_review: Sprint) -> None:
+def test_repeated_events_are_reported_once(in_review: Sprint) -> None:
     assert in_review.tick(issue(10), opened(100, 10), opened(101, 11)) == []
     assert in_review.tick(review(100, "approved"), review(100, "approved")) == ["merge:PR#100"]
     assert in_review.tick(merged(100), merged(100)) == ["done:#10"]
@@ -113,7 +113,7 @@ def test_an_approval_after_rework_counts(in_review: Sprint) -> None:
     assert in_review.tick(merged(100)) == ["done:#10"]
 
 
-def test_a_new_commit_is_reviewed_again_and_an_old_review_says_nothing_about_it(
+def test_a_new_commit_is_reviewed_again_and_old_reviews_do_not_count_for_it(
     sprint: Sprint,
 ) -> None:
     sprint.tick(issue(10))
@@ -125,7 +125,7 @@ def test_a_new_commit_is_reviewed_again_and_an_old_review_says_nothing_about_it(
     assert sprint.statuses[0] == "InReview"
 
 
-def test_a_closed_pull_request_goes_back_and_another_one_may_follow(in_review: Sprint) -> None:
+def test_a_closed_pull_request_returns_the_task_and_another_may_follow(in_review: Sprint) -> None:
     assert in_review.tick(closed(100)) == ["notify:dev-1"]
     assert (in_review.statuses[0], in_review.tasks["task-1"].pr_number) == ("InProgress", None)
     assert in_review.tick(closed(100)) == []
@@ -153,7 +153,7 @@ def test_silence_has_its_steps_each_after_as_long_again(in_review: Sprint) -> No
 
 def test_an_issue_finds_its_task_by_its_marker(sprint: Sprint) -> None:
     assert sprint.tick(issue(10, "task-2")) == ["spawn:dev-2"]
-    # The task of this one is not ready: it is nobody else's.
+    # The dependent task is not ready and has no other owner.
     assert sprint.tick(issue(11, "task-3")) == []
     assert sprint.tick(issue(12, "of-another-sprint")) == ["spawn:dev-1"]
 
@@ -179,7 +179,7 @@ def _pull(state: Any) -> PullSnapshot:
     )
 
 
-def test_pictures_of_a_forge_are_events_too() -> None:
+def test_snapshots_of_a_forge_are_accepted_as_events() -> None:
     seen = IssueSnapshot(
         version=1,
         number=3,
@@ -195,14 +195,14 @@ def test_pictures_of_a_forge_are_events_too() -> None:
         event.type for state in ("merged", "closed") if (event := event_of_snapshot(_pull(state)))
     ]
     assert kinds == ["pr_merged", "pr_closed"]
-    said = ReviewSnapshot(version=1, id=-4, pull=5, head="h", verdict="approved", author="a")
-    assert event_of_snapshot(said) == review(5, "approved", 4)
+    snapshot = ReviewSnapshot(version=1, id=-4, pull=5, head="h", verdict="approved", author="a")
+    assert event_of_snapshot(snapshot) == review(5, "approved", 4)
     assert (
         event_of_snapshot(CommentSnapshot(version=1, id=1, issue=3, author="a", body="b")) is None
     )
 
 
-def test_the_records_that_were_given_are_not_changed(sprint: Sprint) -> None:
+def test_the_input_records_are_not_changed(sprint: Sprint) -> None:
     before = sprint.tasks
     sprint.tick(issue(10))
     assert before["task-1"].status is Status.PENDING

@@ -1,4 +1,4 @@
-"""The ladder: probe, restart, a person; and forgiveness when an agent works again."""
+"""The ladder: probe, restart, escalation; output of the agent resets the count."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ LIMITS = Limits(stall_s=100, timeout_s=1000, grace_s=10)
 
 
 class Watch:
-    """One agent at work, watched at moments that a test chooses."""
+    """One running agent that a test checks at chosen moments."""
 
     def __init__(self) -> None:
         self.world = SprintDriver.start(planned("a"), planned("b", "a"))
         self.now = 10_000.0
 
-    def look(self, *, silent_s: float, running_s: float = 500.0, after_s: float = 0) -> Decision:
+    def check(self, *, silent_s: float, running_s: float = 500.0, after_s: float = 0) -> Decision:
         self.now += after_s
         seen = AgentSeen(
             item=self.world.item("a"), task="a", role="implement",
@@ -54,17 +54,17 @@ def watch() -> Watch:
 
 
 def test_an_agent_within_the_limits_is_left_alone(watch: Watch) -> None:
-    assert kinds(watch.look(silent_s=100, running_s=1000)) == []
+    assert kinds(watch.check(silent_s=100, running_s=1000)) == []
 
 
 def test_silence_is_probed_then_restarted_then_escalated(watch: Watch) -> None:
     item = watch.world.item("a")
-    assert kinds(watch.look(silent_s=101)) == [Probe, PostComment]
-    assert kinds(watch.look(silent_s=105, after_s=4)) == []
-    restart = watch.look(silent_s=112, after_s=7)
+    assert kinds(watch.check(silent_s=101)) == [Probe, PostComment]
+    assert kinds(watch.check(silent_s=105, after_s=4)) == []
+    restart = watch.check(silent_s=112, after_s=7)
     assert kinds(restart) == [PostComment, StartWork]
     assert watch.world.item("a") == item
-    end = watch.look(silent_s=101, running_s=101, after_s=101)
+    end = watch.check(silent_s=101, running_s=101, after_s=101)
     assert kinds(end) == [CancelWork, CreateIssue, ReportProgress]
     assert watch.world.status("a") is Status.ESCALATED
     assert "silent" in watch.world.task("a").reason
@@ -72,47 +72,47 @@ def test_silence_is_probed_then_restarted_then_escalated(watch: Watch) -> None:
     assert watch.world.status("b") is Status.BLOCKED
 
 
-def test_an_agent_that_takes_too_long_climbs_the_same_ladder_though_it_is_busy(
+def test_a_busy_agent_over_its_time_limit_climbs_the_same_ladder(
     watch: Watch,
 ) -> None:
-    assert kinds(watch.look(silent_s=0, running_s=1001)) == [Probe, PostComment]
-    assert kinds(watch.look(silent_s=0, running_s=1012, after_s=11)) == [PostComment, StartWork]
+    assert kinds(watch.check(silent_s=0, running_s=1001)) == [Probe, PostComment]
+    assert kinds(watch.check(silent_s=0, running_s=1012, after_s=11)) == [PostComment, StartWork]
 
 
-def test_life_after_a_probe_clears_the_count(watch: Watch) -> None:
-    watch.look(silent_s=101)
+def test_output_after_a_probe_clears_the_count(watch: Watch) -> None:
+    watch.check(silent_s=101)
     assert watch.world.task("a").supervision.interventions == 1
-    watch.look(silent_s=2, after_s=5)
+    watch.check(silent_s=2, after_s=5)
     assert watch.world.task("a").supervision.interventions == 0
-    again = watch.look(silent_s=101, after_s=200)
+    again = watch.check(silent_s=101, after_s=200)
     assert kinds(again) == [Probe, PostComment]
 
 
-def test_the_second_silence_of_an_agent_is_probed_as_really_as_the_first(watch: Watch) -> None:
-    """Its effects have keys of their own: a journal does nothing twice."""
-    first = watch.look(silent_s=101)
-    watch.look(silent_s=2, after_s=5)
-    second = watch.look(silent_s=101, after_s=200)
+def test_the_second_silence_of_an_agent_is_probed_again(watch: Watch) -> None:
+    """Each silence needs keys of its own, because the journal executes a key once."""
+    first = watch.check(silent_s=101)
+    watch.check(silent_s=2, after_s=5)
+    second = watch.check(silent_s=101, after_s=200)
     keys = [a.key for d in (first, second) for a in d.actions if isinstance(a, Probe | PostComment)]
     assert len(set(keys)) == 4
 
 
-def test_output_from_before_the_probe_forgives_nothing(watch: Watch) -> None:
-    watch.look(silent_s=101)
-    watch.look(silent_s=50, after_s=5)
+def test_output_before_the_probe_does_not_clear_the_count(watch: Watch) -> None:
+    watch.check(silent_s=101)
+    watch.check(silent_s=50, after_s=5)
     assert watch.world.task("a").supervision.interventions == 1
 
 
 def test_after_a_restart_only_a_finished_attempt_clears_the_count(watch: Watch) -> None:
-    watch.look(silent_s=101)
-    watch.look(silent_s=112, after_s=11)
-    watch.look(silent_s=0, running_s=1, after_s=5)
+    watch.check(silent_s=101)
+    watch.check(silent_s=112, after_s=11)
+    watch.check(silent_s=0, running_s=1, after_s=5)
     assert watch.world.task("a").supervision.interventions == 2
     watch.world.finish("a")
     assert watch.world.task("a").supervision.interventions == 0
 
 
-def test_an_agent_of_work_that_is_over_is_not_judged(watch: Watch) -> None:
+def test_an_agent_of_ended_work_is_not_checked(watch: Watch) -> None:
     stale = AgentSeen(item="shop-1/a/99-fix", task="a", role="fix", running_s=9e9, silent_s=9e9)
     results = [check_health(stale, LIMITS)]
     assert decide(watch.world.state, results, LIMITS, watch.now) == []
@@ -121,7 +121,7 @@ def test_an_agent_of_work_that_is_over_is_not_judged(watch: Watch) -> None:
 def test_a_release_starts_the_same_work_with_a_fresh_count(watch: Watch) -> None:
     item = watch.world.item("a")
     for after in (0, 11, 111):
-        watch.look(silent_s=150, after_s=after)
+        watch.check(silent_s=150, after_s=after)
     made = watch.world
     made.settle()
     escalation = escalation_of(made)
@@ -129,10 +129,10 @@ def test_a_release_starts_the_same_work_with_a_fresh_count(watch: Watch) -> None
     made.settle()
     assert made.item("a") == item
     assert made.task("a").supervision.interventions == 0
-    assert kinds(watch.look(silent_s=101)) == [Probe, PostComment]
+    assert kinds(watch.check(silent_s=101)) == [Probe, PostComment]
 
 
-# A state that somebody wrote into the sprint's file
+# A state that a person wrote into the state file
 
 
 def imported(made: SprintDriver, **statuses: str) -> dict[str, str]:
@@ -142,7 +142,7 @@ def imported(made: SprintDriver, **statuses: str) -> dict[str, str]:
     return outcome
 
 
-def test_a_task_marked_as_done_by_hand_is_completed_and_its_dependents_go_on() -> None:
+def test_a_task_marked_as_done_by_hand_is_completed_and_its_dependents_start() -> None:
     made = SprintDriver.start(planned("a"), planned("b", "a"))
     assert imported(made, a="Done") == {"a": "InProgress → Done"}
     made.settle()
@@ -157,7 +157,7 @@ def test_a_task_cancelled_by_hand_stays_cancelled_though_its_issue_is_open() -> 
     assert made.queue == {}
 
 
-def test_a_task_escalated_is_released_by_hand_but_only_to_a_status_that_goes_on() -> None:
+def test_an_escalated_task_is_released_by_hand_only_to_an_active_status() -> None:
     made = SprintDriver.start(planned("a"))
     for _ in range(2):
         made.finish("a", exit_code=1, changes=False)
@@ -169,7 +169,7 @@ def test_a_task_escalated_is_released_by_hand_but_only_to_a_status_that_goes_on(
 
 
 @pytest.mark.parametrize("wanted", ["Pending", "InReview", "Blocked", "Nonsense"])
-def test_an_edit_that_makes_no_sense_changes_nothing_and_says_so(wanted: str) -> None:
+def test_an_invalid_edit_changes_nothing_and_is_reported(wanted: str) -> None:
     made = SprintDriver.start(planned("a"))
     before = made.state
     assert "cannot be done by hand" in imported(made, a=wanted)["a"]
@@ -177,7 +177,7 @@ def test_an_edit_that_makes_no_sense_changes_nothing_and_says_so(wanted: str) ->
     assert imported(made, x="Done") == {"x": "no such task"}
 
 
-def test_what_is_done_cannot_be_undone_by_hand(made: SprintDriver) -> None:
+def test_a_done_task_cannot_be_changed_by_hand(made: SprintDriver) -> None:
     made.run()
     assert "cannot be done by hand" in imported(made, a="Cancelled")["a"]
     assert made.status("a") is Status.DONE
@@ -191,10 +191,10 @@ def test_interventions_can_be_set_by_hand(made: SprintDriver) -> None:
     assert outcome == {"a": "interventions set to 2"}
 
 
-# One line for every task that is not done
+# The reason of every task that is not done
 
 
-def test_every_waiting_task_says_what_it_waits_for(chain: SprintDriver) -> None:
+def test_every_waiting_task_names_its_reason(chain: SprintDriver) -> None:
 
     def line(task: str) -> str:
         return why(chain.state, chain.task(task))

@@ -1,4 +1,4 @@
-"""What the forges' words mean, forge by forge."""
+"""The words of each forge and their meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts and names that a forge takes."""
+"""Texts and names that a forge accepts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_title_is_one_line_of_a_length_that_every_forge_takes() -> None:
     assert len(truncate_title("ü" * 300)) == 255
 
 
-def test_branches_of_people_are_taken_and_those_of_forks_are_not_pushed_to() -> None:
+def test_branches_of_people_are_adopted_and_branches_of_forks_are_not_pushed() -> None:
     for name in ("main", "Feature/X", "agent/login/s-1", "fix_#7"):
         assert require_remote_branch(name) == name
     for name in ("", "-x", "a..b", "a b", "a\n", "/a", "a/", "a//b", ".a", "a.lock", "a:", ":a"):
@@ -38,7 +38,7 @@ def test_branches_of_people_are_taken_and_those_of_forks_are_not_pushed_to() -> 
         require_remote_branch("anna:feature")
 
 
-def test_a_number_that_no_forge_has_is_not_asked_for() -> None:
+def test_an_impossible_number_is_not_found() -> None:
     for number in (0, -1, 10**30):
         with pytest.raises(NotFound, match=f"#{number}$"):
             require_number(number)

@@ -1,4 +1,4 @@
-"""Where a token comes from, and that it shows itself nowhere."""
+"""The sources of a token; a token appears in no text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_variable_gives_the_token_without_the_space_around_it(
         read_token(TokenSource(env="FORGE_TOKEN"), HOST)
 
 
-def test_a_file_gives_the_token_unless_everybody_can_read_it(tmp_path: Path) -> None:
+def test_a_token_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"{SECRET}\n")
     file.chmod(0o600)
@@ -44,7 +44,7 @@ def test_a_file_gives_the_token_unless_everybody_can_read_it(tmp_path: Path) -> 
     assert refused.value.hint == f"chmod 600 {file}"
 
 
-def test_a_file_that_is_missing_or_empty_or_no_token_is_named(tmp_path: Path) -> None:
+def test_a_missing_empty_or_invalid_token_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "token"
     with pytest.raises(PreconditionFailed, match=f"{file} cannot be read"):
         read_token(TokenSource(file=str(file)), HOST)
@@ -64,7 +64,7 @@ def test_the_users_own_git_helper_gives_the_token_of_this_host(home: Path) -> No
     assert read_token(TokenSource(), HOST) == SECRET
 
 
-def test_without_a_helper_git_is_not_allowed_to_ask_anybody(home: Path) -> None:
+def test_without_a_helper_git_does_not_prompt(home: Path) -> None:
     asked = home / "asked"
     script = home / "askpass"
     script.write_text(f"#!/bin/sh\ntouch {asked}\necho answer\n")
@@ -75,7 +75,7 @@ def test_without_a_helper_git_is_not_allowed_to_ask_anybody(home: Path) -> None:
     assert not asked.exists()
 
 
-def test_a_token_shows_itself_in_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_is_in_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORGE_TOKEN", SECRET)
     token = Token(TokenSource(env="FORGE_TOKEN"), HOST, "token")
     assert token.header() == f"token {SECRET}"

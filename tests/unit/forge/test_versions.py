@@ -1,4 +1,4 @@
-"""Snapshots of a forge that tells seconds only are still in order."""
+"""Versions order snapshots, although a forge has one-second resolution."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ SECONDS = st.integers(1_000_000_000, 4_000_000_000)
 
 
 @given(SECONDS, st.integers(-3_600_000, 3_600_000), st.integers(1, 100_000))
-def test_of_one_change_the_later_look_is_the_newer_picture(at: int, late: int, more: int) -> None:
+def test_of_two_snapshots_of_one_change_the_later_poll_is_newer(
+    at: int, late: int, more: int
+) -> None:
     assert version(at, at * 1000 + late) < version(at, at * 1000 + late + more)
 
 
 @given(SECONDS, st.integers(1, 100_000), st.integers(0, 10**10), st.integers(0, 10**10))
-def test_a_later_change_is_newer_however_the_looks_were(
+def test_a_later_change_is_newer_in_any_order_of_polls(
     at: int, more: int, first: int, second: int
 ) -> None:
-    """Our clock may be wrong by any amount; the forge's own order stands."""
+    """The order of the forge counts, because our clock may be wrong by any amount."""
     assert version(at, first) < version(at + more, second)
 
 

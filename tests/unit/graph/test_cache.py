@@ -54,7 +54,7 @@ def test_only_a_stage_without_other_effects_is_pure(effects):
     assert bench.calls == {"dice": 2}
 
 
-def test_a_failure_is_not_remembered():
+def test_a_failure_is_not_cached():
     bench, cache, answers = _bench(), MemoryCache(), [ValueError("first"), 7]
 
     def once(_given: Any) -> Any:
@@ -70,7 +70,7 @@ def test_a_failure_is_not_remembered():
     assert bench.run(stage("once"), 1, cache=cache).output == 7
 
 
-def test_new_code_is_asked_again():
+def test_new_code_runs_again():
     bench, cache = _bench(), MemoryCache()
     bench.run(stage("double"), 1, cache=cache)
     functions, double = FunctionRunner(version="2"), bench.catalogue.by_name("double")[0]
@@ -79,7 +79,7 @@ def test_new_code_is_asked_again():
     assert bench.run(stage("double"), 1, cache=cache).output == "new answer"
 
 
-def test_a_pure_stage_that_calls_an_impure_one_is_not_remembered():
+def test_a_pure_stage_that_calls_an_impure_stage_is_not_cached():
     bench, cache = _bench(), MemoryCache()
     bench.add("each", lambda names, call: [call.stage(name, 1) for name in names])
     for names in (["dice", "double"], ["dice", "double"], ["double"], ["double"]):
@@ -102,7 +102,7 @@ def test_a_cache_in_memory_keeps_the_most_recently_used():
     assert small.get(_key(99)) is None
 
 
-def test_a_full_cache_file_forgets_the_longest_unused(tmp_path):
+def test_a_full_cache_file_evicts_the_longest_unused_entry(tmp_path):
     clock = [0.0]
     cache = SqliteCache(tmp_path / "c.db", most_bytes=100_000, now=lambda: clock[0])
     for number in range(100):
@@ -130,7 +130,7 @@ def test_a_cache_in_a_file_outlives_its_process_and_serves_threads(tmp_path):
     assert [cache.get(_key(number)) for number in range(2, 20)] == [str(n) for n in range(2, 20)]
 
 
-def test_a_damaged_file_is_begun_anew(tmp_path):
+def test_a_damaged_cache_file_is_replaced(tmp_path):
     path = tmp_path / "c.db"
     path.write_bytes(b"this is no database" * 100)
     cache = SqliteCache(path)
@@ -139,7 +139,7 @@ def test_a_damaged_file_is_begun_anew(tmp_path):
     assert cache.get(_key(1)) == "1"
 
 
-def test_a_file_that_cannot_be_opened_costs_only_the_cache(tmp_path):
+def test_without_a_readable_cache_file_the_run_is_uncached(tmp_path):
     path = tmp_path / "c.db"
     path.mkdir()
     cache = SqliteCache(path)
@@ -153,9 +153,9 @@ _LEAVES = stages("double", "is_five", "boom") | CONSTANTS
 
 
 def _result(bench: Bench, root: Any, **options: Any) -> Any:
-    """What a user sees of a run, however it ended."""
+    """Return the visible result of a run, including its failure."""
     try:
-        # One thread, because which of two failing branches is told is not settled otherwise.
+        # With several threads either of two failing branches may be reported.
         outcome = bench.run(root, {"a": 5}, limits=RunLimits(threads=0), **options)
     except GraphError as error:
         return type(error), str(error)

@@ -22,8 +22,8 @@ class _Crash(BaseException):
     """Ends a run as a kill does: no handler of the engine catches it."""
 
 
-def _each(given: Any, call: Any) -> Any:
-    return [call.stage(given["stage_id"], item) for item in given["items"]]
+def _each(inputs: Any, call: Any) -> Any:
+    return [call.stage(inputs["stage_id"], item) for item in inputs["items"]]
 
 
 @pytest.fixture
@@ -99,13 +99,13 @@ def test_a_journaled_inner_answer_makes_the_outer_call_impure(bench, tmp_path):
         return left[0]
 
     bench.add("dice", dice, NETWORK)
-    graph, given = _each_of("dice"), {"items": [1, 2]}
+    graph, inputs = _each_of("dice"), {"items": [1, 2]}
     with pytest.raises(_Crash):
-        bench.run(graph, given, journal=journal, run_id="r", cache=cache)
+        bench.run(graph, inputs, journal=journal, run_id="r", cache=cache)
     left[0] = 5
-    bench.run(graph, given, journal=journal, run_id="r", cache=cache)
+    bench.run(graph, inputs, journal=journal, run_id="r", cache=cache)
     calls = bench.calls["dice"]
-    bench.run(graph, given, cache=cache)
+    bench.run(graph, inputs, cache=cache)
     assert bench.calls["dice"] == calls + 2
 
 
@@ -133,7 +133,7 @@ def test_the_time_limit_of_a_stage_limits_its_inner_calls(bench):
 def test_a_stage_whose_time_is_over_calls_nothing_more(bench):
     seen: list[str] = []
 
-    def late(given: Any, call: Any) -> Any:
+    def late(inputs: Any, call: Any) -> Any:
         while call.seconds_left() > 0:
             pass
         try:
@@ -179,7 +179,7 @@ def test_a_stage_name_in_data_resolves_as_in_a_graph(bench):
     bench.add("double", lambda n: n * 2, FALLIBLE, input=NUMBER, output=NUMBER)
     newest = bench.catalogue.by_name("double")
     bench.catalogue.add(newest[0])
-    other = next(one for one in newest if one.id != newest[0].id)
+    other = next(stage for stage in newest if stage.id != newest[0].id)
     deprecated = Lifecycle("Deprecated", newest[0].id)
     bench.catalogue.add(msgspec.structs.replace(other, lifecycle=deprecated))
     assert bench.run(stage("double"), 2).output == 4

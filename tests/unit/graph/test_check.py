@@ -29,7 +29,7 @@ def _errors(root: Any, *, strict: bool = True) -> list[tuple[str, str | None, st
     with pytest.raises(Refused) as refused:
         _prepare(root, strict=strict)
     assert refused.value.exit_code == 2
-    return [(one.path, one.expected, one.found) for one in refused.value.errors]
+    return [(error.path, error.expected, error.found) for error in refused.value.errors]
 
 
 def _sequence(*roots: Any) -> Any:
@@ -157,9 +157,9 @@ def test_a_declared_cost_over_the_budget_is_refused_before_anything_runs():
     assert (refused.value.kind, refused.value.exit_code) == ("budget", 2)
 
 
-def test_following_a_value_that_gets_ever_deeper_comes_to_an_end():
-    one = {"op": "Stage", "id": "identity"}
-    root = _sequence(*[{"op": "Fanout", "source": one, "targets": [one]}] * 600)
+def test_checking_a_value_of_growing_depth_ends():
+    identity = {"op": "Stage", "id": "identity"}
+    root = _sequence(*[{"op": "Fanout", "source": identity, "targets": [identity]}] * 600)
     resolved = resolve(parse_graph(wrapped(root)), STAGES).graph.root
     assert check(resolved, STAGES).errors == ()
 
@@ -168,7 +168,7 @@ def test_a_missing_source_is_null():
     merge = {"op": "Merge", "sources": [_UPPER], "target": {"op": "Stage", "id": "to_text"}}
     prepared = _prepare(merge)
     errors = check_value(prepared.root, {"other": 1}, STAGES).errors
-    assert [(one.path, one.expected, one.found) for one in errors] == [
+    assert [(error.path, error.expected, error.found) for error in errors] == [
         ("$.root.sources[0]", "Text", "Null")
     ]
 

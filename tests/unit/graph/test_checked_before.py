@@ -1,4 +1,4 @@
-"""What the checker says before a run, and how stages are found and given to it."""
+"""Checks of a graph before its run, with stages from a catalogue."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def _let(body: dict[str, Any], **bindings: Any) -> dict[str, Any]:
 @pytest.fixture
 def bench() -> Bench:
     bench = Bench()
-    bench.add("wants_number", lambda given: given["x"], input=record(x=NUMBER), output=NUMBER)
-    bench.add("wants_both", lambda given: given, input=record(x=NUMBER, y=TEXT))
+    bench.add("wants_number", lambda inputs: inputs["x"], input=record(x=NUMBER), output=NUMBER)
+    bench.add("wants_both", lambda inputs: inputs, input=record(x=NUMBER, y=TEXT))
     bench.add("echo", lambda value: value)
     return bench
 
@@ -62,9 +62,9 @@ def test_an_unknown_input_may_have_the_missing_field(bench):
 
 
 def test_the_order_in_which_a_union_is_written_does_not_count(bench):
-    given = Record({"a": Union((TEXT, NULL)), "b": NUMBER})
+    gives = Record({"a": Union((TEXT, NULL)), "b": NUMBER})
     takes = RecordWith({"a": Union((NULL, TEXT))}, "R")
-    bench.add("gives", lambda _value: {"a": None, "b": 1}, output=given)
+    bench.add("gives", lambda _value: {"a": None, "b": 1}, output=gives)
     bench.add("takes", lambda value: value, input=takes, output=takes)
     graph = sequence(stage("gives"), stage("takes"))
     assert bench.run(graph, 0).output == {"a": None, "b": 1}
@@ -79,6 +79,6 @@ def test_a_printed_type_names_no_internal_variable(bench):
 def test_a_default_of_a_function_is_not_replaced_by_the_call():
     multiply = define("multiply", NUMBER, NUMBER, implementation_hash="1")
     catalogue, functions = Catalogue([multiply]), FunctionRunner()
-    functions.add(multiply, lambda given, factor=2: given * factor)
+    functions.add(multiply, lambda inputs, factor=2: inputs * factor)
     prepared = prepare(wrapped(stage("multiply")), catalogue)
     assert run(prepared, 21, functions).output == 42

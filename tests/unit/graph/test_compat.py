@@ -1,4 +1,4 @@
-"""Where a type may go: the published table, the answers of the real program, unification."""
+"""Compatibility of types: the published table, the answers of the real program, unification."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_reason_names_the_field():
     assert mismatch(record(), record(b=NUMBER)) == "the field `b` (Number) is missing"
 
 
-def test_a_known_value_goes_wherever_it_fits():
+def test_a_known_value_is_accepted_by_every_type_that_it_fits():
     assert accepts(MapOf(TEXT, NUMBER), LiteralType({"a": 1}))
     assert accepts(_PERCENT, LiteralType(50))
     assert not accepts(_PERCENT, LiteralType(150))
@@ -85,7 +85,7 @@ def test_a_known_value_goes_wherever_it_fits():
 
 
 @pytest.mark.parametrize(
-    ("given", "takes", "gives", "output"),
+    ("value", "takes", "gives", "output"),
     [
         (ListOf(NUMBER), ListOf(Var("T")), Var("T"), NUMBER),
         (optional(TEXT), Var("T"), ListOf(Var("T")), ListOf(optional(TEXT))),
@@ -100,5 +100,5 @@ def test_a_known_value_goes_wherever_it_fits():
         (ANY, ListOf(Var("T")), record(t=Var("T")), record(t=ANY)),
     ],
 )
-def test_a_generic_stage_gives_a_type_that_follows_from_its_input(given, takes, gives, output):
-    assert instantiate(takes, gives, given) == output
+def test_a_generic_stage_gives_a_type_that_follows_from_its_input(value, takes, gives, output):
+    assert instantiate(takes, gives, value) == output

@@ -78,7 +78,7 @@ _GRAPH = sequence(
 )
 
 
-def test_an_interrupted_run_goes_on_where_it_was_at_every_place():
+def test_a_run_interrupted_at_any_point_resumes_there():
     undisturbed = _bench(_Power(1000))
     expected = undisturbed.run(_GRAPH)
     total = sum(undisturbed.calls.values())
@@ -156,7 +156,7 @@ def test_an_impure_stage_that_declares_pure_is_detected():
         bench.run(root, 0)
 
 
-def test_money_that_was_spent_before_counts():
+def test_money_spent_before_a_restart_counts():
     bench = _Durable()
     power = _Power(1)
 
@@ -231,21 +231,21 @@ def test_a_journal_in_a_file_keeps_every_kind_of_end(tmp_path):
     assert reopened.recorded("a/b é", "$.root.branches.a") is None
 
 
-def test_two_cannot_run_the_same_at_once(tmp_path):
-    one, other = SqliteJournal(tmp_path), SqliteJournal(tmp_path)
+def test_two_processes_cannot_run_the_same_run_at_once(tmp_path):
+    journal, other_journal = SqliteJournal(tmp_path), SqliteJournal(tmp_path)
     bench = Bench()
 
     def meddle(value: Any) -> Any:
         with pytest.raises(RunConflict, match="another process runs 'r' at this moment"):
-            bench.run(stage("act"), 1, journal=other, run_id="r")
+            bench.run(stage("act"), 1, journal=other_journal, run_id="r")
         return value
 
     bench.add("act", meddle, NETWORK)
-    assert bench.run(stage("act"), 1, journal=one, run_id="r").output == 1
-    assert bench.run(stage("act"), 1, journal=other, run_id="r").output == 1
+    assert bench.run(stage("act"), 1, journal=journal, run_id="r").output == 1
+    assert bench.run(stage("act"), 1, journal=other_journal, run_id="r").output == 1
 
 
-def test_a_lack_of_money_can_be_mended_by_more():
+def test_a_larger_budget_resumes_a_run_that_had_too_little():
     bench = _Durable()
     bench.add("pay", lambda value: value, Effect("Cost", 4), NETWORK)
     bench.add("boom", lambda value: value["nope"], Effect("Cost", 4), NETWORK)
@@ -258,7 +258,7 @@ def test_a_lack_of_money_can_be_mended_by_more():
     assert bench.calls == {"pay": 1, "boom": 5}
 
 
-def test_an_attempt_that_was_followed_by_another_stays_as_it_was():
+def test_only_the_last_attempt_is_made_again():
     """Nested and with several stages in the body: only the last attempt is made again."""
     bench, broken = _Durable(), [True]
     seen: list[str] = []
@@ -302,11 +302,11 @@ def test_an_inner_call_that_succeeded_after_a_failed_one_is_not_repeated():
             raise ValueError("no answer")
         return "receipt"
 
-    def twice(given: Any, call: Any) -> Any:
+    def twice(value: Any, call: Any) -> Any:
         try:
-            return call.stage("pay", given)
+            return call.stage("pay", value)
         except ExecutionError:
-            answer = call.stage("pay", given)
+            answer = call.stage("pay", value)
         if len(paid) == 2:
             paid.append("crash")
             raise SystemExit

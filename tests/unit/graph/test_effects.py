@@ -25,7 +25,7 @@ _SPEC = VECTORS["stages"][0]["spec"]
 
 
 def test_effects_are_sorted_by_kind_then_by_detail_and_kept_once():
-    given = [
+    effects = [
         PURE,
         Effect("Llm", "b"),
         Effect("Cost", 10),
@@ -34,7 +34,7 @@ def test_effects_are_sorted_by_kind_then_by_detail_and_kept_once():
         FALLIBLE,
         PURE,
     ]
-    assert effect_set(given) == (
+    assert effect_set(effects) == (
         Effect("Cost", 5),
         Effect("Cost", 10),
         FALLIBLE,
@@ -42,7 +42,7 @@ def test_effects_are_sorted_by_kind_then_by_detail_and_kept_once():
         Effect("Llm", "b"),
         PURE,
     )
-    assert cost_of(given) == 15
+    assert cost_of(effects) == 15
 
 
 def test_effects_written_as_json_read_back():

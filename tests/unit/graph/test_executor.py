@@ -1,4 +1,4 @@
-"""What running a graph does: each operation, its failures, its limits."""
+"""Execution of a graph: each operation, its failures, its limits."""
 
 from __future__ import annotations
 
@@ -74,17 +74,17 @@ def test_each_operation_has_its_documented_result(bench):
     assert bench.run(const({"a": 1}), 0).output == {"a": 1}
 
 
-def test_a_bare_value_beside_config_goes_into_the_field_that_is_left(bench):
-    bench.add("cut", lambda given: given, input=record(text=ANY, sep=TEXT))
+def test_a_bare_value_beside_config_fills_the_remaining_field(bench):
+    bench.add("cut", lambda inputs: inputs, input=record(text=ANY, sep=TEXT))
     cut = stage("cut", config={"sep": ","})
     assert bench.run(cut, "a,b").output == {"text": "a,b", "sep": ","}
     assert bench.run(cut, {"text": "t", "sep": ";"}).output == {"text": "t", "sep": ","}
 
 
 def test_a_stage_cannot_change_the_input_of_others(bench):
-    def spoil(given: Any) -> Any:
-        given["list"].append("spoilt")
-        return given
+    def spoil(inputs: Any) -> Any:
+        inputs["list"].append("spoilt")
+        return inputs
 
     bench.add("spoil", spoil)
     root = parallel(a=stage("spoil"), b=stage("spoil"), c=stage("echo"))
@@ -95,7 +95,7 @@ def test_a_stage_cannot_change_the_input_of_others(bench):
 
 def test_branches_and_bindings_run_at_the_same_time(bench):
     meeting = threading.Barrier(3, timeout=20)
-    bench.add("meet", lambda given: meeting.wait() >= 0)
+    bench.add("meet", lambda inputs: meeting.wait() >= 0)
     meet = stage("meet")
     assert bench.run(parallel(a=meet, b=meet, c=meet)).output == {"a": True, "b": True, "c": True}
     bindings = {"a": meet, "b": meet, "c": meet}
@@ -106,12 +106,12 @@ def test_branches_and_bindings_run_at_the_same_time(bench):
 def test_a_failed_branch_stops_its_siblings(bench):
     started = threading.Event()
 
-    def patient(_given: Any, call: Any) -> Any:
+    def patient(_inputs: Any, call: Any) -> Any:
         started.set()
         call.sleep(60)
 
     bench.add("patient", patient)
-    bench.add("boom_then", lambda given: started.wait(20) and _boom(given))
+    bench.add("boom_then", lambda inputs: started.wait(20) and _boom(inputs))
     root = parallel(a=sequence(stage("patient"), stage("echo")), b=stage("boom_then"))
     with pytest.raises(StageFailed, match=r"\$\.root\.branches\.b: boom") as failed:
         bench.run(root, 1)
@@ -123,9 +123,9 @@ def test_a_failed_branch_stops_its_siblings(bench):
 def test_a_failed_branch_is_in_the_trace(bench):
     bench.add("flaky", _failing(1), FALLIBLE)
     root = retry(parallel(a=stage("echo"), b=stage("flaky"), c=stage("echo")), 2)
-    given = {"a": 1, "b": 2, "c": 3}
-    outcome = bench.run(root, given, limits=RunLimits(threads=0))
-    assert outcome.output == given
+    inputs = {"a": 1, "b": 2, "c": 3}
+    outcome = bench.run(root, inputs, limits=RunLimits(threads=0))
+    assert outcome.output == inputs
     assert outcome.trace.status == "Ok"
     names = [entry.path[-1] for entry in outcome.trace.stages if entry.source == "run"]
     assert names == ["a", "b", "a", "b", "c"]
@@ -150,8 +150,8 @@ def test_retry_waits_its_delay(bench):
     assert outcome.output == 7
     assert slept == [0.25, 0.25]
     assert outcome.trace.status == "Ok"
-    assert [one.failure for one in outcome.trace.stages] == ["not yet", "not yet", ""]
-    assert [one.step_index for one in outcome.trace.stages] == [0, 1, 2]
+    assert [entry.failure for entry in outcome.trace.stages] == ["not yet", "not yet", ""]
+    assert [entry.step_index for entry in outcome.trace.stages] == [0, 1, 2]
 
 
 def test_retry_ends_with_the_last_error(bench):
@@ -164,7 +164,7 @@ def test_retry_ends_with_the_last_error(bench):
 
 def test_a_stage_that_takes_too_long_times_out(bench):
     released = threading.Event()
-    bench.add("slow", lambda given: released.wait(60))
+    bench.add("slow", lambda inputs: released.wait(60))
     try:
         with pytest.raises(StageTimedOut, match=r"\$\.root: not done after 0\.?\d* s"):
             bench.run(stage("slow"), limits=RunLimits(stage_seconds=0.05))
@@ -180,9 +180,9 @@ def test_a_run_that_takes_too_long_ends_at_the_next_node(bench):
     assert 0 < bench.calls["inc"] < 20
 
 
-def test_a_stage_that_outlives_the_run_is_not_blamed_for_it(bench):
+def test_the_time_limit_of_a_run_is_no_failure_of_its_stage(bench):
     released = threading.Event()
-    bench.add("slow", lambda given: released.wait(60))
+    bench.add("slow", lambda inputs: released.wait(60))
     limits = RunLimits(run_seconds=0.05, stage_seconds=30)
     try:
         for root in (stage("slow"), parallel(a=stage("slow"), b=stage("slow"))):
@@ -206,7 +206,7 @@ def test_each_call_is_paid_before_it_is_made(bench):
     assert (refused.value.exit_code, refused.value.kind) == (2, "budget")
 
 
-def test_strict_holds_values_to_their_types_at_any_depth(bench):
+def test_strict_checks_values_against_their_types_at_any_depth(bench):
     percent = Refined(NUMBER, Range(0.0, 100.0))
     bench.add("rate", lambda value: {"rates": value}, output=record(rates=ListOf(percent)))
     assert bench.run(stage("rate"), [1, 100]).output == {"rates": [1, 100]}
@@ -217,7 +217,7 @@ def test_strict_holds_values_to_their_types_at_any_depth(bench):
 
 
 def test_strict_refuses_an_input_of_another_type(bench):
-    bench.add("two", lambda given: given, input=record(a=NUMBER, b=optional(TEXT)))
+    bench.add("two", lambda inputs: inputs, input=record(a=NUMBER, b=optional(TEXT)))
     assert bench.run(stage("two"), {"a": 1}).output == {"a": 1}
     with pytest.raises(Refused) as refused:
         bench.run(stage("two"), {"a": "1"})
@@ -233,10 +233,10 @@ def test_an_input_that_is_no_json_is_refused(bench, value):
 
 
 def _answering(answer: Any) -> Any:
-    return lambda _given: answer
+    return lambda _inputs: answer
 
 
-def test_an_answer_that_is_no_json_is_a_clear_failure(bench):
+def test_an_answer_that_is_no_json_fails_the_stage(bench):
     circle: list[Any] = []
     circle.append(circle)
     for name, answer in (("set", {1}), ("nan", float("nan")), ("circle", circle), ("big", 2**70)):
@@ -245,7 +245,7 @@ def test_an_answer_that_is_no_json_is_a_clear_failure(bench):
             bench.run(stage(name))
 
 
-def test_a_value_over_the_limit_is_a_clear_failure(bench):
+def test_a_value_over_the_size_limit_fails_the_stage(bench):
     bench.add("twice", lambda value: value * 2)
     root = sequence(*[stage("twice")] * 40)
     with pytest.raises(StageFailed, match="over the limit of 1000"):
@@ -260,7 +260,7 @@ def test_an_unimplemented_stage_fails_and_never_answers_with_an_example(bench):
 
 
 def test_a_stage_named_by_data_cannot_have_effects_that_are_not_allowed(bench):
-    bench.add("call_it", lambda given, call: call.stage(given, 1))
+    bench.add("call_it", lambda inputs, call: call.stage(inputs, 1))
     bench.add("net", lambda value: value, NETWORK)
     assert bench.run(stage("call_it"), "net").output == 1
     with pytest.raises(StageFailed, match="net may not run here: network is not allowed"):
@@ -283,7 +283,7 @@ def _nest(op: str, inner: Any) -> Any:
 @pytest.mark.parametrize(
     "op", ["Sequential", "Parallel", "Branch", "Fanout", "Merge", "Retry", "Let"]
 )
-def test_a_graph_nested_as_deep_as_may_be_runs(bench, op):
+def test_a_graph_of_the_largest_depth_runs(bench, op):
     per_level = 1 if op in ("Branch", "Fanout", "Retry") else 2
     # The graph itself is one level, and the innermost node at most two.
     levels = (MAX_NESTING - 3) // per_level
@@ -306,14 +306,14 @@ def test_the_error_of_a_run_carries_its_trace(bench):
         bench.run(sequence(stage("inc"), stage("boom"), stage("inc")), 1)
     trace = failed.value.trace
     assert trace is not None
-    assert [(one.path, one.failure) for one in trace.stages] == [
+    assert [(entry.path, entry.failure) for entry in trace.stages] == [
         ("$.root.stages[0]", ""),
         ("$.root.stages[1]", "boom 2"),
     ]
 
 
 def test_an_interrupt_is_not_mistaken_for_a_failed_stage(bench):
-    def interrupt(_given: Any) -> Any:
+    def interrupt(_inputs: Any) -> Any:
         raise KeyboardInterrupt
 
     bench.add("interrupt", interrupt)

@@ -45,7 +45,7 @@ def test_l3_the_order_of_a_sequence_matters(a, b):
 
 
 def _steps(node: Node) -> list[Any]:
-    """What a sequence of this one node does, one after the other."""
+    """Return the steps of a sequence of this one node."""
     root = node_json(canonicalise(parse_graph(wrapped(_sequence(node))).root))
     return list(root["stages"]) if root["op"] == "Sequential" else [root]
 

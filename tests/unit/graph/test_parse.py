@@ -91,7 +91,7 @@ def test_strict_refuses_an_unknown_field_and_noether_ignores_it():
         parse_graph(text)
 
 
-def test_remarks_are_never_in_the_way():
+def test_remarks_are_ignored():
     root = _S | {"_note": "why", "$comment": 1}
     assert parse_graph(wrapped(root)).root == Stage("s")
 

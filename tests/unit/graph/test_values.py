@@ -1,4 +1,4 @@
-"""Whether a value is what a type says, and where it is not."""
+"""Checks of values against types, with the path of each mismatch."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ _PERCENT = Refined(NUMBER, Range(0.0, 100.0))
         (Refined(ANY, NonEmpty()), ["x", [0], {"a": 0}], ["", [], {}, 5, None]),
         (LiteralType({"a": 1}), [{"a": 1}], [{"a": 1.0}, {}]),
     ],
-    ids=lambda one: show(one) if not isinstance(one, list) else "",
+    ids=lambda value: show(value) if not isinstance(value, list) else "",
 )
-def test_values_fit_or_do_not(of, right, wrong):
+def test_values_fit_their_type_or_not(of, right, wrong):
     assert [value for value in right if find_type_error(value, of) is not None] == []
     assert [value for value in wrong if find_type_error(value, of) is None] == []
 
@@ -92,8 +92,8 @@ def test_numbers_and_booleans_are_never_mistaken_for_each_other():
     assert not same(0, False)
 
 
-def test_a_type_can_be_read_off_a_value():
-    given = {"n": 1, "t": ["a", None], "e": [], "b": True}
-    assert show(infer(given)) == (
+def test_a_type_can_be_inferred_from_a_value():
+    value = {"n": 1, "t": ["a", None], "e": [], "b": True}
+    assert show(infer(value)) == (
         "Record { b: Bool, e: List<Any>, n: Number, t: List<Null | Text> }"
     )

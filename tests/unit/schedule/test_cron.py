@@ -14,8 +14,8 @@ START = datetime(2026, 11, 16, 12, 30, 15, tzinfo=UTC)  # a Monday
 
 
 def _next(text: str, moment: datetime = START) -> str:
-    found = parse_cron(text).next_after(moment)
-    return f"{found:%Y-%m-%d %H:%M:%S}" if found else "never"
+    following = parse_cron(text).next_after(moment)
+    return f"{following:%Y-%m-%d %H:%M:%S}" if following else "never"
 
 
 @pytest.mark.parametrize(
@@ -48,12 +48,12 @@ def _next(text: str, moment: datetime = START) -> str:
         ("@yearly", "2027-01-01 00:00:00"),
     ],
 )
-def test_an_expression_means_its_moment(text: str, expected: str) -> None:
+def test_an_expression_has_its_next_moment(text: str, expected: str) -> None:
     if expected.endswith("+1y"):
         # A Friday the 13th: both must fit where there are seconds.
-        found = parse_cron(text).next_after(START)
-        assert found is not None
-        assert (found.day, found.isoweekday()) == (13, 5)
+        following = parse_cron(text).next_after(START)
+        assert following is not None
+        assert (following.day, following.isoweekday()) == (13, 5)
     else:
         assert _next(text) == expected
 
@@ -70,7 +70,7 @@ def test_an_expression_whose_years_are_over_never_comes() -> None:
      "1" * 2000, "* * L * *", "* * * * 5#2", "* * * * 5L", "0 0 30 2 *", "0 0 0 * * 8",
      "0 0 0 * * * 1969", "0 0 0 * * */0"],
 )  # fmt: skip
-def test_what_is_no_expression_is_refused(text: str) -> None:
+def test_an_invalid_expression_is_refused(text: str) -> None:
     with pytest.raises(BadCron):
         parse_cron(text)
 
@@ -88,13 +88,13 @@ def test_the_next_moment_is_the_first_that_a_slow_search_finds(
 ) -> None:
     cron = parse_cron(f"{minute} {hour} {day} * {weekday}")
     moment = START + timedelta(seconds=seconds)
-    found = cron.next_after(moment)
-    assert found is not None
-    assert found > moment
+    following = cron.next_after(moment)
+    assert following is not None
+    assert following > moment
     # Nothing between: from any moment in between the result is the same.
-    middle = moment + (found - moment) / 2
-    assert cron.next_after(middle) == found
-    assert cron.next_after(found - timedelta(seconds=1)) == found
+    middle = moment + (following - moment) / 2
+    assert cron.next_after(middle) == following
+    assert cron.next_after(following - timedelta(seconds=1)) == following
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the shell takes, and what it refuses before anything is done."""
+"""The shell accepts valid requests and refuses others before any effect."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _spawn(**more: Any) -> Spawn:
     return read_body(json.dumps(GOOD | more).encode(), Spawn)
 
 
-def test_the_old_request_is_taken_as_it_was_and_a_field_of_the_future_is_left_aside() -> None:
+def test_the_old_request_is_accepted_and_an_unknown_field_is_ignored() -> None:
     asked = _spawn(invented_later=1)
     assert (asked.agent_id, asked.worktree_base) == ("a", ".caloron/worktrees")
 
@@ -44,21 +44,21 @@ def test_a_path_that_could_mean_something_else_is_refused(name: str, value: str)
     "body", [b"", b"{", b"[]", b"null", b"{}", b'"x"', b"\xff", b"[" * 100_000]
 )
 @pytest.mark.parametrize("kind", [Spawn, Heartbeat, Stop])
-def test_what_is_no_request_is_refused(body: bytes, kind: Any) -> None:
+def test_an_invalid_request_is_refused(body: bytes, kind: Any) -> None:
     with pytest.raises(BadRequest):
         read_body(body, kind)
 
 
 @pytest.mark.parametrize("more", [{"tokens_used": -1}, {"tokens_used": 1.5}, {"status": "x" * 201},
                                   {"tokens_used": 2**60}, {"status": 7}])  # fmt: skip
-def test_a_heartbeat_that_nobody_could_mean_is_refused(more: dict[str, Any]) -> None:
+def test_an_implausible_heartbeat_is_refused(more: dict[str, Any]) -> None:
     with pytest.raises(BadRequest):
         read_body(json.dumps({"agent_id": "a", "sprint_id": "s"} | more).encode(), Heartbeat)
 
 
 @pytest.mark.parametrize("more", [{"offset": "-1"}, {"limit": "0"}, {"limit": "99999999"},
                                   {"offset": "x"}, {"stream": "../../etc"}])  # fmt: skip
-def test_logs_are_asked_for_within_bounds(more: dict[str, str]) -> None:
+def test_the_number_of_log_lines_is_bounded(more: dict[str, str]) -> None:
     good = {"sprint_id": "s", "agent_id": "a", "offset": "7"}
     assert read_query(good, Logs).offset == 7
     with pytest.raises(BadRequest):
@@ -66,7 +66,7 @@ def test_logs_are_asked_for_within_bounds(more: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("port", ["x", "-1", "65536", "7710.0", " 1", "\uff11"])
-def test_a_bad_port_is_said_to_be_one_and_never_7710(port: str) -> None:
+def test_an_invalid_port_is_refused_and_not_replaced_by_the_default(port: str) -> None:
     with pytest.raises(UsageError, match="not a port"):
         shell_settings({"CALORON_SHELL_PORT": port, "CALORON_SHELL_TOKEN": "t"})
 
@@ -76,6 +76,6 @@ def test_without_a_token_there_is_no_shell(tmp_path: Path) -> None:
         shell_settings({})
     with pytest.raises(UsageError, match="header"):
         shell_settings({"CALORON_SHELL_TOKEN": "a\nb"})
-    told = shell_settings({"CALORON_SHELL_TOKEN": "t0k", "CALORON_SHELL_ROOT": str(tmp_path)})
-    assert (told.port, told.root) == (7710, tmp_path.resolve())
-    assert "t0k" not in repr(told)
+    shell = shell_settings({"CALORON_SHELL_TOKEN": "t0k", "CALORON_SHELL_ROOT": str(tmp_path)})
+    assert (shell.port, shell.root) == (7710, tmp_path.resolve())
+    assert "t0k" not in repr(shell)

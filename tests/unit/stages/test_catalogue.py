@@ -33,10 +33,10 @@ STAGES = Catalogue(catalogue_stages())
 BY_NAME = {stage.name: stage for stage in catalogue_stages()}
 
 
-def _answer(name: str, given: Any) -> Any:
-    """A stage as a graph runs it: its input and its answer are held to their types."""
+def _answer(name: str, inputs: Any) -> Any:
+    """Run a stage as a graph does, with type checks of its input and its answer."""
     prepared = prepare(wrapped({"op": "Stage", "id": name}), STAGES)
-    return run(prepared, given, CatalogueStages()).output
+    return run(prepared, inputs, CatalogueStages()).output
 
 
 def test_every_function_of_a_group_is_declared_and_every_declaration_has_its_function():
@@ -111,9 +111,9 @@ def test_events_move_a_stateless_state_and_keep_unknown_fields():
     reviewed = {"title": "A", "status": "InReview", "pr_number": 7, "issue_number": 3,
                 "started_at": "2026-04-08T10:00:00Z", "colour": "red"}  # fmt: skip
     tasks = {"a": reviewed, "b": {"title": "B", "depends_on": ["a"]}}
-    given = {"state": {"sprint_id": "s", "mine": 1, "tasks": tasks}, "now": 1775642400.0,
+    inputs = {"state": {"sprint_id": "s", "mine": 1, "tasks": tasks}, "now": 1775642400.0,
              "events": [{"type": "pr_merged", "pr_number": 7, "actor": "x"}]}  # fmt: skip
-    result = _answer("dag_evaluate", given)
+    result = _answer("dag_evaluate", inputs)
     a, b = result["state"]["tasks"]["a"], result["state"]["tasks"]["b"]
     assert (a["status"], a["completed_at"], a["colour"], result["state"]["mine"]) == (
         "Done", "2026-04-08T10:00:00+00:00", "red", 1)  # fmt: skip
@@ -124,16 +124,16 @@ def test_events_move_a_stateless_state_and_keep_unknown_fields():
         {"type": "mark_done", "task_id": "a", "issue_number": 3, "pr_number": 7}]  # fmt: skip
     assert [(m["task"], m["new"]) for m in result["moves"]] == [("a", "Done"), ("b", "Ready")]
     supervisor = [{"agent_id": "b", "action": "probe", "reason": "r"}]
-    deeds = {"dag_actions": result["actions"], "supervisor_actions": supervisor}
-    taken = _answer("execute_actions", deeds)
+    decisions = {"dag_actions": result["actions"], "supervisor_actions": supervisor}
+    taken = _answer("execute_actions", decisions)
     assert taken["actions_taken"] == ["done:#3", "probe:b (r)"]
 
 
 def test_a_bad_event_is_named():
     made = SprintDriver.start(*DIAMOND)
-    given = {"state": to_json(made.state), "events": [{"type": "no"}], "now": 1.0}
+    inputs = {"state": to_json(made.state), "events": [{"type": "no"}], "now": 1.0}
     with pytest.raises(Exception, match=r"events: .*\$\[0\]"):
-        _answer("dag_evaluate", given)
+        _answer("dag_evaluate", inputs)
 
 
 def test_an_invalid_count_of_interventions_is_refused():
@@ -147,18 +147,18 @@ def _flat(**statuses: str) -> dict[str, Any]:
 
 
 def test_the_numbers_of_the_comparison_sprint():
-    given = {"state": _flat(a="Done", b="Done"), "started_at": "2026-04-08T10:00:00Z",
+    inputs = {"state": _flat(a="Done", b="Done"), "started_at": "2026-04-08T10:00:00Z",
              "ended_at": "2026-04-08T14:00:00+00:00"}  # fmt: skip
-    kpis = _answer("compute_sprint_kpis", given)
+    kpis = _answer("compute_sprint_kpis", inputs)
     result = (kpis["completion_rate"], kpis["sprint_days"], kpis["tasks_per_day"])
     assert result == (1.0, 0.2, 12.0)
     with pytest.raises(Exception, match="ended_at"):
         _answer("compute_sprint_kpis", {"state": _flat(a="Done")})
     with pytest.raises(Exception, match="no time"):
-        _answer("compute_sprint_kpis", given | {"ended_at": "soon"})
+        _answer("compute_sprint_kpis", inputs | {"ended_at": "soon"})
 
 
-_SAID = {
+_FEEDBACK = {
     "issue_number": 1, "author": "a", "is_parsed_yaml": True,
     "parsed": {"task_id": "a", "task_clarity": 3, "self_assessment": "failed",
                "blockers": ["a dependency was not in the DAG"]},
@@ -167,11 +167,11 @@ _SAID = {
 
 def test_feedback_of_agents_is_analysed_and_reported():
     kpis = {"total_tasks": 2, "completed_tasks": 1, "failure_count": 1}
-    given = {"sprint_id": "shop-1", "feedback_items": [_SAID, {"is_parsed_yaml": False}]}
-    found = _answer("analyze_sprint_feedback", given | {"kpis": kpis})
-    assert {"task-clarity", "dependencies", "failures"} <= {f["rule"] for f in found["findings"]}
-    assert (found["sentiment"], found["written_by"]) == ("negative", "rules")
-    report = _answer("write_retro_report", given | {"kpis": kpis})["report_markdown"]
+    inputs = {"sprint_id": "shop-1", "feedback_items": [_FEEDBACK, {"is_parsed_yaml": False}]}
+    analysis = _answer("analyze_sprint_feedback", inputs | {"kpis": kpis})
+    assert {"task-clarity", "dependencies", "failures"} <= {f["rule"] for f in analysis["findings"]}
+    assert (analysis["sentiment"], analysis["written_by"]) == ("negative", "rules")
+    report = _answer("write_retro_report", inputs | {"kpis": kpis})["report_markdown"]
     assert report.startswith("# Retro of sprint shop-1")
     for part in ("Let a task depend on those", "clarity 3/10, failed", "Tasks done | 1 of 2"):
         assert part in report
@@ -203,11 +203,11 @@ def test_an_invalid_plan_is_refused_with_every_reason():
     with pytest.raises(Exception, match="components"):
         _answer("dev_po", {"components": []})
     twice = [{"name": "Core!"}, {"name": "core"}]
-    ids = [one["id"] for one in _answer("dev_po", {"components": twice})["tasks"]]
+    ids = [task["id"] for task in _answer("dev_po", {"components": twice})["tasks"]]
     assert ids == ["impl-core", "tests-core", "impl-core-2", "tests-core-2"]
 
 
-def test_no_stage_that_reads_a_clock_or_a_forge_is_called_pure():
+def test_no_stage_that_reads_a_clock_or_a_forge_declares_pure():
     pure = {name for name, stage in BY_NAME.items() if stage.declares("Pure")}
     assert not pure & {"load_tick_state", "save_tick_state", "github_poll_events", "get_pr_status",
                        "collect_sprint_feedback", "fetch_repo_context"}  # fmt: skip
@@ -217,7 +217,7 @@ def test_no_stage_that_reads_a_clock_or_a_forge_is_called_pure():
             assert reach not in source, (name, reach)
 
 
-def test_every_stage_whose_answer_its_input_settles_shows_it_twice():
+def test_every_deterministic_stage_has_two_examples():
     pure = [stage for stage in catalogue_stages() if stage.declares("Pure")]
     assert len(pure) >= 15
     assert [stage.name for stage in pure if len(stage.examples) < 2] == []

@@ -15,7 +15,7 @@ from caloron.store.queue import InFlight
 from caloron.testing import SprintDriver, planned
 
 
-def test_the_tasks_that_could_start_are_those_that_are_ready() -> None:
+def test_unblocked_tasks_are_the_ready_tasks() -> None:
     made = SprintDriver.start(planned("a"), planned("b"), planned("c", "a"), parallel=1)
     (ready,) = unblocked_tasks({"state": in_process_state(made.state)})["ready_tasks"]
     assert (ready["task_id"], ready["agent_id"], ready["issue_number"]) == ("b", "b", 2)
@@ -42,8 +42,8 @@ def agent(role: str, silent_s: float) -> AgentSeen:
 
 def test_planning_and_verification_have_limits_of_their_own() -> None:
     seen = tuple(agent(role, 10**6) for role in ("po", "retro", "verify", "implement"))
-    given = {"agents": in_process(seen), "limits": to_json(Limits())}
-    (health,) = check_agent_health(given)["results"]
+    inputs = {"agents": in_process(seen), "limits": to_json(Limits())}
+    (health,) = check_agent_health(inputs)["results"]
     assert (health["agent"]["role"], health["status"]) == ("implement", "stalled")
 
 
@@ -73,6 +73,6 @@ def test_an_agent_is_known_by_its_lease_alone() -> None:
     assert (seen.task, seen.running_s, seen.silent_s) == ("a", 8.0, 5.0)
 
 
-def test_a_remote_forge_is_asked_from_a_time_on() -> None:
+def test_a_remote_forge_is_polled_from_a_given_time() -> None:
     for answer in ("2026-04-15T10:00:00Z", "2026-04-15T12:00:00+02:00", "2026-04-15T10:00:00"):
         assert str(remote_poll._parsed(answer)) == "1776247200/1776247200/0"

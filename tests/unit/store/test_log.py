@@ -103,8 +103,8 @@ def test_processes_that_share_the_file_lose_no_record_when_it_is_rotated(file: P
     )
     writers = [subprocess.Popen([sys.executable, "-c", program, str(file), name]) for name in "abc"]
     assert [writer.wait() for writer in writers] == [0, 0, 0]
-    found = [(e["writer"], e["number"]) for part in file.parent.iterdir() for e in entries(part)]
-    assert sorted(found) == [(name, number) for name in "abc" for number in range(300)]
+    records = [(e["writer"], e["number"]) for part in file.parent.iterdir() for e in entries(part)]
+    assert sorted(records) == [(name, number) for name in "abc" for number in range(300)]
 
 
 def test_a_record_of_any_size_and_content_is_one_line(file: Path) -> None:

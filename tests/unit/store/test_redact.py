@@ -78,7 +78,7 @@ ORDINARY = [
     "around",
     ["{}", "key is {}.", '{{"k": "{}"}}', "X={}\n", "({})", "\\n{}\\n", "https://h/?t={}&x=1"],
 )
-def test_a_key_is_known_by_its_form_wherever_it_stands(kind: str, around: str) -> None:
+def test_a_key_is_recognised_by_its_form_anywhere(kind: str, around: str) -> None:
     text = around.format(KEYS[kind])
     assert Redactor().text(text) == around.format("[redacted]")
 
@@ -122,7 +122,7 @@ def test_a_private_key_goes_from_its_first_line_to_its_last(block: str) -> None:
     assert Redactor().text(f"before\n{block}\nafter") == "before\n[redacted]\nafter"
 
 
-def test_half_a_private_key_is_a_private_key() -> None:
+def test_half_a_private_key_is_redacted() -> None:
     clean = Redactor().text(PEM[:900])
     assert PEM_BODY[:16] not in clean
     assert PEM[850:900].rsplit("\n", maxsplit=1)[-1] not in clean
@@ -212,14 +212,14 @@ def test_redacting_twice_changes_nothing_more() -> None:
 def test_a_line_of_json_is_still_json_when_it_is_redacted(texts: list[str]) -> None:
     redactor = Redactor({"S": SECRET})
     for ascii_only in (True, False):
-        said = {"joined": " ".join(texts), "eachOfTheTextsAlone": texts}
-        clean = json.loads(redactor.text(json.dumps(said, ensure_ascii=ascii_only)))
-        assert list(clean) == list(said)
+        document = {"joined": " ".join(texts), "eachOfTheTextsAlone": texts}
+        clean = json.loads(redactor.text(json.dumps(document, ensure_ascii=ascii_only)))
+        assert list(clean) == list(document)
         # A list of the lines of a key is one secret; so is one with what follows if it was cut.
         cut = any(text in (PEM, PEM[:700]) for text in texts)
         assert cut or len(clean["eachOfTheTextsAlone"]) == len(texts)
-        found = clean["eachOfTheTextsAlone"]
-        assert not any(key in text for text in found for key in KEYS.values())
+        clean_texts = clean["eachOfTheTextsAlone"]
+        assert not any(key in text for text in clean_texts for key in KEYS.values())
 
 
 @settings(deadline=None)
@@ -257,9 +257,7 @@ def test_a_stream_cut_anywhere_hides_the_same_secrets(pieces: list[str], sizes: 
 
 @pytest.mark.parametrize("end", [9000, 9000 - 4096])
 @pytest.mark.parametrize("secret", [*KEYS.values(), SECRET, f"token={LETTERS}"])
-def test_a_secret_in_a_line_without_end_is_found_at_every_place_of_a_cut(
-    secret: str, end: int
-) -> None:
+def test_a_secret_in_an_endless_line_is_redacted_at_every_cut(secret: str, end: int) -> None:
     # The third piece ends at 9000 bytes, and what is kept of it begins 4096 bytes before.
     for shift in range(len(secret.encode()) + 2):
         stream = RedactingStream(Redactor([SECRET]))
@@ -272,7 +270,7 @@ def test_a_secret_in_a_line_without_end_is_found_at_every_place_of_a_cut(
         assert out.count(b"[redacted]") == 1
 
 
-def test_a_stream_keeps_back_little_and_writes_whole_lines_at_once() -> None:
+def test_a_stream_buffers_little_and_writes_whole_lines_at_once() -> None:
     stream = RedactingStream(Redactor([SECRET]))
     assert stream.feed(b"one\ntwo\nthr") == b"one\ntwo\n"
     assert stream.feed(b"ee\n") == b"three\n"
@@ -283,7 +281,7 @@ def test_a_stream_keeps_back_little_and_writes_whole_lines_at_once() -> None:
     assert len(stream.finish()) == kept
 
 
-def test_a_private_key_that_never_ends_is_not_kept_for_ever() -> None:
+def test_an_endless_private_key_is_not_buffered_without_limit() -> None:
     stream = RedactingStream(Redactor())
     head, line = PEM.split("\n", maxsplit=1)[0].encode() + b"\n", PEM_BODY.encode() + b"\n"
     out = stream.feed(head)
@@ -325,7 +323,7 @@ def test_the_password_inside_a_url_is_a_secret_of_its_own() -> None:
     assert secrets_in(environment) == {"DATABASE_URL": "long-passw0rd"}
 
 
-def test_it_needs_little_of_the_standard_library() -> None:
+def test_the_redactor_imports_little_of_the_standard_library() -> None:
     source = Path(caloron.store.redact.__file__).parents[2]
     script = (
         f"import sys; sys.path.insert(0, {str(source)!r}); "

@@ -1,4 +1,7 @@
-"""The way out of a sandbox that may reach some hosts only: which, and by what commands."""
+"""Builds the filtering proxy of a sandbox that may reach an allow-list of hosts only.
+
+The list is decided in `engine/runs/sandbox_policy.py`.
+"""
 
 from __future__ import annotations
 

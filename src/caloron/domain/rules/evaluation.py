@@ -61,12 +61,12 @@ class RuleFailed(Exception):
         self.rule = rule
 
 
-class Restless(RuntimeError):
+class NeverSettles(RuntimeError):
     """The rules change the state on each pass, without an end."""
 
 
 #: Errors whose text needs no class name.
-_KNOWN = (IllegalTransition, IllegalPhase, Restless)
+_KNOWN = (IllegalTransition, IllegalPhase, NeverSettles)
 
 
 class AppliedRule(NamedTuple):

@@ -4,6 +4,11 @@ Several approved changes form a merge train: they are verified as one batch on t
 merged in order. A red batch is halved until the change that breaks it is alone. What was verified
 is a tree: a member counts as verified on the main that the merges before it made, if that main has
 exactly the tree that was expected.
+
+The way of a merge: this queue decides it, `engine/forge/operations.py` executes it after the
+objections and the CI were checked (`merging.py`), the adapter puts the verified commit on main
+(`forge/local/forge.py`, `forge/remote/merge.py`), `merging.py` reports what is on
+main, and `post_merge_check.py` follows if its tree is not the verified one.
 """
 
 from __future__ import annotations
@@ -20,8 +25,8 @@ from caloron.domain.model.task import Task, Work
 from caloron.domain.reporting import forge_texts
 from caloron.domain.rules import post_merge_check
 from caloron.domain.rules.evaluation import Evaluation
-from caloron.domain.rules.verdicts import approved_head
-from caloron.domain.rules.verification import Outcome, reject, reject_red
+from caloron.domain.rules.verdicts import approved_head, send_back_or_escalate
+from caloron.domain.rules.verification import Outcome, reject_red
 
 #: Merges of one head that came too late; more of them means that something else is wrong.
 _MAX_STALE = 5
@@ -190,7 +195,7 @@ def merge_failed(evaluation: Evaluation, task: Task, fact: EffectFailed) -> bool
     elif fact.refusal == "checks" and task.status is Status.IN_REVIEW:
         # As after a red verification, an approval does not make this go away.
         task.merge.merging = ""
-        reject(evaluation, task, task.change.head, fact.message, onto_main=True)
+        send_back_or_escalate(evaluation, task, task.change.head, fact.message, onto_main=True)
     elif fact.refusal != "refused" and task.merge.stale_merges < _MAX_STALE:
         # Main or the branch moved in between: verify what is there now, and try again.
         _outdate(task)

@@ -17,7 +17,8 @@ from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task
 from caloron.domain.reporting import forge_texts
 from caloron.domain.rules.evaluation import Evaluation
-from caloron.domain.rules.verification import Outcome, reject
+from caloron.domain.rules.verdicts import send_back_or_escalate
+from caloron.domain.rules.verification import Outcome
 from caloron.durations import Backoff
 
 _MAX_STALE = 5
@@ -177,7 +178,9 @@ def revert_merged(evaluation: Evaluation, task: Task, revert: Revert, *, sound: 
         evaluation.do(ReopenIssue(key=key, task=task.id, issue=issue))
 
 
-def verified(evaluation: Evaluation, task: Task, fact: WorkEnded, outcome: Outcome) -> None:
+def verification_ended(
+    evaluation: Evaluation, task: Task, fact: WorkEnded, outcome: Outcome
+) -> None:
     """Take in the verification of main as it is now, or of main without the change."""
     revert, number = task.merge.revert, task.links.pull
     if (revert is None or revert.merged) and outcome.proof.ok and fact.base:
@@ -241,7 +244,7 @@ def _back_to_agent(evaluation: Evaluation, task: Task, revert: Revert) -> None:
     task.links.generation += 1
     task.merge.unverified, task.merge.revert, task.merge.verified = "", None, revert.red
     reason = f"main was red with #{number}, which was taken out again: {revert.line}"
-    reject(evaluation, task, task.change.head, reason, start=revert.reapply_commit)
+    send_back_or_escalate(evaluation, task, task.change.head, reason, start=revert.reapply_commit)
 
 
 def _give_up(evaluation: Evaluation, task: Task, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Snapshots of issues and pull requests, and the acts of people that they show.
+"""Rules for issues and pull requests: merged, closed, pushed to, approved, changes requested.
 
 People act on the forge, and the later act wins.
 """
@@ -15,8 +15,12 @@ from caloron.domain.reporting import forge_texts
 from caloron.domain.rules.evaluation import Evaluation
 from caloron.domain.rules.people.labelled_issues import apply_issue_edit, may_return
 from caloron.domain.rules.results import open_pull
-from caloron.domain.rules.verdicts import details_of, last_word, reason_of
-from caloron.domain.rules.verification import reject
+from caloron.domain.rules.verdicts import (
+    details_of,
+    last_word,
+    reason_of,
+    send_back_or_escalate,
+)
 
 _MAX_CLOSURES = 2
 
@@ -425,4 +429,4 @@ def send_back(evaluation: Evaluation, task: Task, review: ReviewSnapshot) -> Non
     """Start a fix round; after the last allowed round, escalate."""
     evaluation.stop_work(task, "changes were requested")
     task.merge.merging = ""
-    reject(evaluation, task, review.head, reason_of(review), details_of(review))
+    send_back_or_escalate(evaluation, task, review.head, reason_of(review), details_of(review))

@@ -19,12 +19,16 @@ from caloron.domain.reporting import forge_texts, work_log
 from caloron.domain.reporting.waiting import provider_of
 from caloron.domain.rules import merge_queue, post_merge_check
 from caloron.domain.rules.evaluation import Evaluation
-from caloron.domain.rules.verdicts import ChangesNeeded, has_both, parse_verdict
+from caloron.domain.rules.verdicts import (
+    ChangesNeeded,
+    has_both,
+    parse_verdict,
+    send_back_or_escalate,
+)
 from caloron.domain.rules.verification import (
     main_is_not_suspect,
     outcome_of,
     red_reason,
-    reject,
     reject_red,
 )
 from caloron.durations import Backoff
@@ -193,31 +197,49 @@ def open_pull(evaluation: Evaluation, task: Task) -> None:
     )
 
 
-def _judge_answer(evaluation: Evaluation, ended: Ended) -> None:
-    """Post the verdict; complete or escalate a check; ask once more if it is unclear."""
-    task, work, fact, _ = ended
-    verdict = parse_verdict(fact.answer)
-    task.forgive()
-    if verdict is None:
-        _ask_again(evaluation, ended)
+def _judge_check(evaluation: Evaluation, ended: Ended) -> None:
+    """Complete or escalate the check; ask once more if the answer is unclear or outdated."""
+    task, work, _, _ = ended
+    request = _clear_request(evaluation, ended)
+    if request is None:
         return
-    request = verdict.reason if isinstance(verdict, ChangesNeeded) else ""
-    if not request and work.edits != task.conversation.edits:
-        # The verdict is about a text of the task that was changed since.
-        again = evaluation.new_work(task, work.role, head=work.head, log=work.verify_log)
-        evaluation.start(task, again, "the text of the task was changed")
-    elif work.role == "check" and not request:
+    if not request:
         evaluation.complete(task, "check passed", "Check passed: APPROVED")
-    elif work.role == "check":
+    else:
         evaluation.comment(task, "verdict", ended.claim, f"Check failed: {request}")
         evaluation.escalate(task, f"check failed: {request}", work)
-    elif not task.change.is_empty:
+
+
+def _judge_review(evaluation: Evaluation, ended: Ended) -> None:
+    """Post the verdict; ask once more if the answer is unclear or outdated."""
+    task, work, fact, _ = ended
+    request = _clear_request(evaluation, ended)
+    if request is None:
+        return
+    if not task.change.is_empty:
         _post_verdict(evaluation, ended, request)
     elif not request:
         evaluation.complete(task, "nothing to do", "Nothing to do: the reviewer agrees.")
     else:
         details = f"{request}\n\n{_explanation(fact.answer)}".strip()
-        reject(evaluation, task, work.head, request, details)
+        send_back_or_escalate(evaluation, task, work.head, request, details)
+
+
+def _clear_request(evaluation: Evaluation, ended: Ended) -> str | None:
+    """Return the request of a clear verdict, empty for an approval; None: the work runs again."""
+    task, work, fact, _ = ended
+    verdict = parse_verdict(fact.answer)
+    task.forgive()
+    if verdict is None:
+        _ask_again(evaluation, ended)
+        return None
+    request = verdict.reason if isinstance(verdict, ChangesNeeded) else ""
+    if not request and work.edits != task.conversation.edits:
+        # The approval is about a text of the task that was changed since.
+        again = evaluation.new_work(task, work.role, head=work.head, log=work.verify_log)
+        evaluation.start(task, again, "the text of the task was changed")
+        return None
+    return request
 
 
 def _ask_again(evaluation: Evaluation, ended: Ended) -> None:
@@ -273,7 +295,7 @@ def _judge_verification(evaluation: Evaluation, ended: Ended) -> None:
     if outcome is None:
         return
     if task.merge.unverified:
-        post_merge_check.verified(evaluation, task, fact, outcome)
+        post_merge_check.verification_ended(evaluation, task, fact, outcome)
     elif work.batch:
         merge_queue.batch_verified(evaluation, work, fact, outcome)
     elif outcome.passes:
@@ -355,10 +377,11 @@ RESULTS: tuple[ResultRule, ...] = (
         ),
     ),
     ResultRule(_WRITING | _JUDGING, _failed_agent, _retry, frozenset({Step.ESCALATED})),
+    ResultRule(_STEPS["check"], _any, _judge_check, frozenset({Step.DONE, Step.ESCALATED})),
     ResultRule(
-        _JUDGING,
+        _STEPS["review"],
         _any,
-        _judge_answer,
+        _judge_review,
         frozenset({Step.POSTING_VERDICT, Step.FIXING, Step.DONE, Step.ESCALATED}),
     ),
     ResultRule(_WRITING, _conflict_left, _retry, frozenset({Step.ESCALATED})),

@@ -15,8 +15,8 @@ from caloron.domain.reporting import progress_page
 from caloron.domain.rules.evaluation import Decision, Evaluation
 from caloron.domain.rules.evaluation import decide as decide_on
 
-Step = Literal["probe", "restart", "escalate_human"]
-_LADDER: tuple[Step, ...] = ("probe", "restart", "escalate_human")
+LadderStep = Literal["probe", "restart", "escalate_human"]
+_LADDER: tuple[LadderStep, ...] = ("probe", "restart", "escalate_human")
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 class Intervention(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     item: str
-    step: Step
+    step: LadderStep
     reason: str
 
 

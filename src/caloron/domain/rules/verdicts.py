@@ -1,4 +1,5 @@
-"""The verdicts of reviewers: how an answer is read, and which verdict on a head decides.
+"""The verdicts of reviewers: how an answer is read, which verdict on a head decides, and when a
+change that goes back for another fix round goes to a person instead.
 
 A verdict has one of two forms, on the last line that is not empty. An answer that contains both
 forms contradicts itself and is unclear.
@@ -20,6 +21,7 @@ from caloron.domain.model.snapshots import (
     without_markers,
 )
 from caloron.domain.model.sprint import Sprint, is_ours
+from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task
 
 if TYPE_CHECKING:
@@ -156,3 +158,34 @@ def details_of(review: ReviewSnapshot) -> str:
     """Return the whole text of a review, for the agent that has to act on it."""
     text = without_markers(review.body)
     return text.removeprefix("CHANGES_NEEDED:").strip() or "changes requested"
+
+
+def send_back_or_escalate(
+    evaluation: Evaluation,
+    task: Task,
+    head: str,
+    reason: str,
+    details: str = "",
+    *,
+    start: str = "",
+    onto_main: bool = False,
+) -> None:
+    """Send a head back to its agent; after the last fix round, escalate.
+
+    `reason` is the line that people read; the agent gets the details. The fix begins at that head,
+    or at `start`.
+    """
+    if head not in task.review.rejected:
+        task.review.rejected = (*task.review.rejected, head)
+    verified = task.merge.verified_head(head)
+    log = verified.log if verified else ""
+    fix = evaluation.new_work(task, "fix", head=start or head, reason=details or reason, log=log)
+    red = verified is not None and not verified.passes
+    fix = msgspec.structs.replace(fix, onto_main=red or onto_main)
+    rounds = evaluation.sprint.settings.max_fix_rounds
+    if len(task.review.rejected) > rounds:
+        reason = f"not approved after {rounds} fix rounds: {reason}"
+        evaluation.escalate(task, reason, fix, resume_as=Status.IN_PROGRESS)
+        return
+    evaluation.move(task, Status.IN_PROGRESS, reason)
+    evaluation.start(task, fix)

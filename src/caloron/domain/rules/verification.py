@@ -1,7 +1,4 @@
-"""Verifications: of main before money is spent, and of each change merged with main.
-
-`reject` sends a change back to its agent, or to a person after the last fix round.
-"""
+"""Verifications: of main before money is spent, and of each change merged with main."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from caloron.domain.model.sprint import Sprint, enter
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task, Work
 from caloron.domain.rules.evaluation import Evaluation
+from caloron.domain.rules.verdicts import send_back_or_escalate
 
 #: A red verification is run once more, because a flaky test may have failed.
 _MAX_RUNS = 2
@@ -93,8 +91,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 def outcome_of(evaluation: Evaluation, task: Task, work: Work, fact: WorkEnded) -> Outcome | None:
     """Return the result of a verification; None: it was red for the first time and is run again."""
     health = evaluation.sprint.main_health
-    gone = fact.skipped == "unverified" and bool(health.verify_line)
-    ok = not is_red(fact) and not gone
+    tests_disappeared = fact.skipped == "unverified" and bool(health.verify_line)
+    ok = not is_red(fact) and not tests_disappeared
     if not ok and work.tries < _MAX_RUNS:
         again = _replace(work, tries=work.tries + 1)
         evaluation.start(task, again, "verification failed: run again")
@@ -114,38 +112,7 @@ def outcome_of(evaluation: Evaluation, task: Task, work: Work, fact: WorkEnded) 
         tolerated=not ok and health.baseline == "red",
         tree=fact.tree,
     )
-    return Outcome(proof=proof, line="" if ok else missing if gone else red_line(fact))
-
-
-def reject(
-    evaluation: Evaluation,
-    task: Task,
-    head: str,
-    reason: str,
-    details: str = "",
-    *,
-    start: str = "",
-    onto_main: bool = False,
-) -> None:
-    """Send a head back to its agent; after the last fix round, escalate.
-
-    `reason` is the line that people read; the agent gets the details. The fix begins at that head,
-    or at `start`.
-    """
-    if head not in task.review.rejected:
-        task.review.rejected = (*task.review.rejected, head)
-    verified = task.merge.verified_head(head)
-    log = verified.log if verified else ""
-    fix = evaluation.new_work(task, "fix", head=start or head, reason=details or reason, log=log)
-    red = verified is not None and not verified.passes
-    fix = _replace(fix, onto_main=red or onto_main)
-    rounds = evaluation.sprint.settings.max_fix_rounds
-    if len(task.review.rejected) > rounds:
-        reason = f"not approved after {rounds} fix rounds: {reason}"
-        evaluation.escalate(task, reason, fix, resume_as=Status.IN_PROGRESS)
-        return
-    evaluation.move(task, Status.IN_PROGRESS, reason)
-    evaluation.start(task, fix)
+    return Outcome(proof=proof, line="" if ok else missing if tests_disappeared else red_line(fact))
 
 
 def reject_red(evaluation: Evaluation, task: Task, outcome: Outcome) -> None:
@@ -174,7 +141,7 @@ def red_reason(line: str) -> str:
 
 def _blame(evaluation: Evaluation, task: Task, failure: SuspectFailure) -> None:
     task.merge.verified = failure.proof
-    reject(evaluation, task, failure.proof.head, red_reason(failure.line))
+    send_back_or_escalate(evaluation, task, failure.proof.head, red_reason(failure.line))
 
 
 def red_result(_evaluation: Evaluation, task: Task) -> SuspectFailure | None:

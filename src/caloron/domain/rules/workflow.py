@@ -3,6 +3,8 @@
 Rules look at snapshots and not at events, so a lost or repeated event changes nothing. For each
 task the first rule whose steps and condition match is applied; then the table is read again, until
 no rule changes anything. People's actions come first. `docs/workflow.md` is made from this table.
+What follows from the end of work is the table in `results.py`, from a refusal of the forge
+`refusals.py`.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from caloron.domain.model.status import Status, Step
 from caloron.domain.model.task import Task
 from caloron.domain.rules import merge_queue as queue
 from caloron.domain.rules import post_merge_check, verification
-from caloron.domain.rules import pull_requests as forge
+from caloron.domain.rules import pull_requests as pulls
 from caloron.domain.rules import scheduling as slots
-from caloron.domain.rules.evaluation import AppliedRule, Evaluation, Restless, RuleFailed
+from caloron.domain.rules.evaluation import AppliedRule, Evaluation, NeverSettles, RuleFailed
 from caloron.domain.rules.people import commands
 from caloron.domain.rules.people import labelled_issues as labels
 
@@ -67,54 +69,54 @@ HEAD_IN_REVIEW = IDLE | {Step.PUBLISHING}
 
 #: What people do, and what the forge shows.
 PEOPLE: tuple[Rule[Any], ...] = (
-    Rule(ALL - {Step.DONE}, forge.pull_merged, forge.complete, _steps(Step.DONE)),
+    Rule(ALL - {Step.DONE}, pulls.pull_merged, pulls.complete, _steps(Step.DONE)),
     # An edit of the text takes our approval back.
-    Rule(ALL, always, forge.observe, IDLE),
+    Rule(ALL, always, pulls.observe, IDLE),
     Rule(ALL, commands.command_given, commands.obey, ALL),
     Rule(NOT_STARTED, labels.label_removed, labels.remove_task, _steps(Step.CANCELLED)),
     Rule(_steps(Step.CANCELLED), labels.label_restored, labels.restore_task, _steps(Step.WAITING)),
-    Rule(OPEN, forge.issue_closed, forge.cancel, _steps(Step.CANCELLED)),
-    Rule(_steps(Step.CANCELLED), forge.issue_closed, forge.remember_closed_issue),
-    Rule(_steps(Step.CANCELLED), forge.issue_reopened, forge.restore, _steps(Step.WAITING)),
-    Rule(_steps(Step.CANCELLED), forge.cancelled_with_open_pull, forge.close_pulls),
+    Rule(OPEN, pulls.issue_closed, pulls.cancel, _steps(Step.CANCELLED)),
+    Rule(_steps(Step.CANCELLED), pulls.issue_closed, pulls.remember_closed_issue),
+    Rule(_steps(Step.CANCELLED), pulls.issue_reopened, pulls.restore, _steps(Step.WAITING)),
+    Rule(_steps(Step.CANCELLED), pulls.cancelled_with_open_pull, pulls.close_pulls),
     Rule(
         OPEN,
-        forge.pull_was_closed,
-        forge.rework,
+        pulls.pull_was_closed,
+        pulls.rework,
         _steps(Step.FIXING, Step.PUBLISHING, Step.ESCALATED) | NOT_STARTED,
     ),
-    Rule(_steps(Step.ESCALATED), forge.branch_pushed, forge.resume_with_push, HEAD_IN_REVIEW),
-    Rule(_steps(Step.ESCALATED), forge.approved_meanwhile, forge.resume_in_review, HEAD_IN_REVIEW),
+    Rule(_steps(Step.ESCALATED), pulls.branch_pushed, pulls.resume_with_push, HEAD_IN_REVIEW),
+    Rule(_steps(Step.ESCALATED), pulls.approved_meanwhile, pulls.resume_in_review, HEAD_IN_REVIEW),
     Rule(
         _steps(Step.ESCALATED),
-        forge.changes_requested_meanwhile,
-        forge.resume_with_fix,
+        pulls.changes_requested_meanwhile,
+        pulls.resume_with_fix,
         _steps(Step.FIXING),
     ),
-    Rule(RUNNING, forge.head_replaced, forge.adopt_head, HEAD_IN_REVIEW | NOT_STARTED),
+    Rule(RUNNING, pulls.head_replaced, pulls.adopt_head, HEAD_IN_REVIEW | NOT_STARTED),
     Rule(
         _steps(Step.REVIEWING, Step.FIXING),
-        forge.approved_by_person,
-        forge.stop_answered_work,
+        pulls.approved_by_person,
+        pulls.stop_answered_work,
         HEAD_IN_REVIEW,
     ),
     Rule(
         _steps(Step.IMPLEMENTING),
-        forge.change_made_by_person,
-        forge.stop_implementing,
+        pulls.change_made_by_person,
+        pulls.stop_implementing,
         _steps(Step.PUBLISHING),
     ),
     Rule(
         _steps(Step.FIXING, Step.RESOLVING),
-        forge.more_changes_requested,
-        forge.restart_fix,
+        pulls.more_changes_requested,
+        pulls.restart_fix,
         _steps(Step.FIXING),
     ),
-    Rule(_steps(Step.PUBLISHING), forge.pull_shows_head, forge.enter_review, IDLE),
+    Rule(_steps(Step.PUBLISHING), pulls.pull_shows_head, pulls.enter_review, IDLE),
     Rule(
         IN_REVIEW,
-        forge.changes_requested,
-        forge.send_back,
+        pulls.changes_requested,
+        pulls.send_back,
         _steps(Step.FIXING, Step.ESCALATED),
     ),
 )
@@ -138,10 +140,16 @@ REVIEW: tuple[Rule[Any], ...] = (
     ),
     Rule(IDLE, queue.change_missing, queue.escalate_missing, _steps(Step.ESCALATED)),
     Rule(
-        IDLE,
+        _steps(Step.REVIEW_QUEUED, Step.POSTING_VERDICT),
         queue.not_verified,
         queue.start_verification,
-        _steps(Step.VERIFYING, Step.MERGE_VERIFYING),
+        _steps(Step.VERIFYING),
+    ),
+    Rule(
+        _steps(Step.MERGE_QUEUED, Step.WAITING_FOR_CI),
+        queue.not_verified,
+        queue.start_verification,
+        _steps(Step.MERGE_VERIFYING),
     ),
     Rule(IDLE, queue.not_reviewed, queue.start_review, _steps(Step.REVIEWING)),
 )
@@ -169,11 +177,11 @@ def run(evaluation: Evaluation) -> None:
         _one_pass(evaluation)
         if _copy(evaluation) == before:
             return
-    _name_the_restless(evaluation)
+    _report_unsettled_rule(evaluation)
 
 
 def _one_pass(evaluation: Evaluation) -> None:
-    evaluation.apply("", forge.bind)
+    evaluation.apply("", pulls.bind)
     for rules in (PEOPLE, DEPENDENCIES, REVIEW):
         follow(evaluation, rules)
     for rule in QUEUES:
@@ -196,7 +204,7 @@ def _follow_task(evaluation: Evaluation, task: Task, rules: tuple[Rule[Any], ...
         task.step = evaluation.step_of(task)
         if not any(_apply(evaluation, task, rule) for rule in rules if task.step in rule.steps):
             return count > 0
-    raise _restless(task.id, evaluation.applied[-1].rule.do)
+    raise _never_settles(task.id, evaluation.applied[-1].rule.do)
 
 
 def _apply(evaluation: Evaluation, task: Task, rule: Rule[Any]) -> bool:
@@ -219,18 +227,18 @@ def _copy(evaluation: Evaluation) -> tuple[int, int, Sprint, dict[str, Task]]:
     return len(evaluation.actions), len(evaluation.moves), evaluation.sprint.copy(), tasks
 
 
-def _name_the_restless(evaluation: Evaluation) -> None:
+def _report_unsettled_rule(evaluation: Evaluation) -> None:
     """Find the rule that still changes something, and the first task that it changes, if any."""
     for rule in QUEUES:
         before = _copy(evaluation)
         evaluation.apply("", rule.do)
         if _copy(evaluation) != before:
-            raise _restless(_changed_since(evaluation, *before), rule.do)
+            raise _never_settles(_changed_since(evaluation, *before), rule.do)
     _one_pass(evaluation)
 
 
-def _restless(task: str, rule: Callable[..., object]) -> RuleFailed:
-    error = Restless(f"it does not come to rest in {_MAX_PASSES} passes")
+def _never_settles(task: str, rule: Callable[..., object]) -> RuleFailed:
+    error = NeverSettles(f"it does not come to rest in {_MAX_PASSES} passes")
     return RuleFailed(task, rule.__name__, error)
 
 

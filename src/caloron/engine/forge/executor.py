@@ -30,8 +30,8 @@ from caloron.store.files import is_disk_full
 _THREADS = 4
 #: Short, because an unreachable forge gets no effect before a poll succeeds again.
 _PAUSE_S = 1.0
-#: How often a conflict that git does not find is tried again.
-_DOUBTED_TRIES = 6
+#: How often a merge is retried that the forge calls a conflict, although git can merge it.
+_CONFLICT_TRIES = 6
 
 
 class EffectExecutor:
@@ -76,7 +76,7 @@ class EffectExecutor:
         """
         next_due: float | None = None
         for entry in self._journal.due():
-            if not self._still_sees(entry, epoch):
+            if not self._decided_on_current_poll(entry, epoch):
                 continue
             if entry.not_before > self._clock.now():
                 next_due = min(next_due or entry.not_before, entry.not_before)
@@ -88,7 +88,7 @@ class EffectExecutor:
             self._pool.submit(self._run, entry, epoch)
         return next_due
 
-    def _still_sees(self, entry: Entry, epoch: int | None) -> bool:
+    def _decided_on_current_poll(self, entry: Entry, epoch: int | None) -> bool:
         if isinstance(entry.effect, Probe):
             return True
         current = self._poller.epoch if self._poller else 0
@@ -106,7 +106,7 @@ class EffectExecutor:
 
     def _run(self, entry: Entry, epoch: int | None) -> None:
         try:
-            if self._still_sees(entry, epoch):
+            if self._decided_on_current_poll(entry, epoch):
                 self.perform(entry)
         except BaseException as error:  # noqa: BLE001 - handed to the loop, which stops with it
             self._signal.fail(error)
@@ -153,7 +153,7 @@ class EffectExecutor:
 
     def _refused(self, entry: Entry, error: Exception) -> None:
         doubts = self._doubts[entry.id]
-        if doubts < _DOUBTED_TRIES and self._operations.is_doubtful(entry.effect, error):
+        if doubts < _CONFLICT_TRIES and self._operations.is_doubtful(entry.effect, error):
             self._doubts[entry.id] += 1
             pause = _PAUSE_S * 2**doubts
             self._journal.postpone(entry, self._clock.now() + pause, str(error))

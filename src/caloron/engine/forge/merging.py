@@ -62,10 +62,10 @@ class MergeGate:
         self._state = state
 
     def check(self, effect: Merge) -> None:
-        self._look_for_a_later_no(effect)
+        self._check_objections(effect)
         self._look_at_checks(effect)
 
-    def _look_for_a_later_no(self, effect: Merge) -> None:
+    def _check_objections(self, effect: Merge) -> None:
         """Refuse a merge that a person stopped after it was decided, here or on the forge."""
         state = self._state()
         task = state.tasks.get(effect.task)
@@ -184,7 +184,7 @@ class RevertMade:
     """The commit that reverts a merge, and a commit on top of it that brings the change back."""
 
     head: str
-    again: str
+    reapply_commit: str
 
 
 def make_revert(mirror: Mirror, effect: MakeRevert) -> RevertMade:

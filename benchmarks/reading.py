@@ -1,4 +1,4 @@
-"""What it takes to look back: `history` and `metrics` over ten sprints and over ten thousand."""
+"""The time of `history` and `metrics` over ten sprints and over ten thousand."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _TASKS = 2
 
 def run() -> list[Measure]:
     names = [f"t{n}" for n in range(_TASKS)]
-    with home() as place:
-        place.write({n: [] for n in names}, [*(implements(n) for n in names), approves()])
-        place.finish(place.sprint(parallel=_TASKS))
-        few, many = _grown(place, "few", _FEW), _grown(place, "many", _MANY)
+    with home() as bench_home:
+        bench_home.write({n: [] for n in names}, [*(implements(n) for n in names), approves()])
+        bench_home.finish(bench_home.sprint(parallel=_TASKS))
+        few, many = _grown(bench_home, "few", _FEW), _grown(bench_home, "many", _MANY)
         history = alternate(_RUNS, _timed(few, "history"), _timed(many, "history"))
         metrics = alternate(_RUNS, _timed(few, "metrics"), _timed(many, "metrics"))
         _forget_records(many)
@@ -35,32 +35,32 @@ def run() -> list[Measure]:
             ratio(history[1], history[0]),
             "x",
             1.5,
-            note=_told(history),
+            note=_note(history),
         ),
         Measure(
             f"`metrics` over {_MANY:,} sprints, of over {_FEW}",
             ratio(metrics[1], metrics[0]),
             "x",
-            note=f"{_told(metrics)}; with every record to be worked out anew"
+            note=f"{_note(metrics)}; with every record to be worked out anew"
             f" {anew[0] * 1000:.0f} ms",
         ),
     ]
 
 
-def _told(times: list[list[float]]) -> str:
+def _note(times: list[list[float]]) -> str:
     return f"{median(times[1]) * 1000:.0f} ms of {median(times[0]) * 1000:.0f} ms"
 
 
-def _grown(place: Home, name: str, sprints: int) -> dict[str, str]:
+def _grown(bench_home: Home, name: str, sprints: int) -> dict[str, str]:
     """A copy of the home in which the real sprint stands there so many times."""
-    copy = place.directory / name
-    shutil.copytree(place.directory / "home", copy, ignore=shutil.ignore_patterns("wake"))
+    copy = bench_home.directory / name
+    shutil.copytree(bench_home.directory / "home", copy, ignore=shutil.ignore_patterns("wake"))
     ledger = copy / "projects" / "bench" / "ledger.sqlite"
     _multiply(ledger, sprints)
     book = Ledger(ledger)
     store_records(book)
     book.close()
-    return place.environment | {"CALORON_HOME": str(copy)}
+    return bench_home.environment | {"CALORON_HOME": str(copy)}
 
 
 def _multiply(ledger: Path, sprints: int) -> None:
@@ -107,10 +107,10 @@ def _forget_records(environment: dict[str, str]) -> None:
 
 
 def _timed(environment: dict[str, str], command: str) -> Callable[[], float]:
-    def once() -> float:
+    def timed_run() -> float:
         began = time.perf_counter()
         argv = (*our_program(), command, "--output", "json")
         subprocess.run(argv, env=environment, check=True, stdout=subprocess.DEVNULL)
         return time.perf_counter() - began
 
-    return once
+    return timed_run

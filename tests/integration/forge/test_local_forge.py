@@ -1,4 +1,4 @@
-"""What only the local forge promises: an order of all changes, and merges that git makes for us."""
+"""Promises of the local forge alone: a total order of changes, and merges by Caloron's git."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from caloron.forge.local.forge import LocalForge
 from tests.integration.forge.people import Clone
 
 
-def test_the_poll_tells_each_change_once_in_order(forge: LocalForge, clone: Clone) -> None:
+def test_the_poll_reports_each_change_once_in_order(forge: LocalForge, clone: Clone) -> None:
     start = forge.poll("").cursor
     issue = forge.create_issue("one", "", ())
     pull = clone.open_pull(forge, "feature", body="Closes #1")
     review = forge.review(pull.number, "", "approved", "")
     comment = forge.comment(issue.number, "text")
-    seen = forge.poll(start)
-    assert seen.snapshots == (issue, pull, review, comment)
-    assert forge.poll(seen.cursor).snapshots == ()
+    first = forge.poll(start)
+    assert first.snapshots == (issue, pull, review, comment)
+    assert forge.poll(first.cursor).snapshots == ()
     merged = forge.merge(pull.number, "", "", "").pull
-    after = forge.poll(seen.cursor)
+    after = forge.poll(first.cursor)
     assert after.snapshots == (merged, forge.issue(issue.number), forge.branch("main"))
-    versions = [s.version for s in (*seen.snapshots, *after.snapshots)]
+    versions = [s.version for s in (*first.snapshots, *after.snapshots)]
     assert versions == sorted(set(versions))
-    assert int(after.cursor) > int(seen.cursor) > int(start)
+    assert int(after.cursor) > int(first.cursor) > int(start)
     assert forge.poll(after.cursor).cursor == after.cursor
 
 

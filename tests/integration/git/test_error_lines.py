@@ -1,4 +1,4 @@
-"""What git complains about, in the one line that says why."""
+"""The reason of a failed git command, as one line of its messages."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ hint: Updates were rejected
         ("\n", ""),
     ],
 )  # fmt: skip
-def test_one_line_says_why(stderr: str, line: str) -> None:
+def test_one_line_has_the_reason_of_an_error(stderr: str, line: str) -> None:
     assert error_line(stderr) == line
 
 
-def test_an_error_has_no_hints_of_git(tmp_path: Path) -> None:
-    """A real push that is refused: git advises to pull, which is no work for who reads of it."""
+def test_an_error_omits_the_hints_of_git(tmp_path: Path) -> None:
+    """Git's hint to pull is of no use to the reader of the message."""
     forge = tmp_path / "forge.git"
     git(tmp_path, "init", "--bare", str(forge))
     clones = [tmp_path / name for name in ("one", "two")]

@@ -1,66 +1,58 @@
-"""Looking at a sprint: status, why, logs and history, while it runs and afterwards."""
+"""Commands that read a sprint: status, why, logs and history, while it runs and afterwards."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from tests.support.home import Home, does, task, writes
 
 
-def _told(home: Home, *command: str) -> dict[str, Any]:
-    answer = home.caloron(*command)
-    assert answer.code == 0, answer
-    return answer.data
-
-
-def test_before_the_first_sprint_there_is_nothing_to_see_and_that_is_said(home: Home) -> None:
-    status = _told(home, "status")
+def test_before_the_first_sprint_the_answers_are_empty_and_have_a_hint(home: Home) -> None:
+    status = home.data("status")
     assert (status["project"], status["total_sprints"], status["last_sprint"]) == ("demo", 0, None)
     assert status["path"] == str(home.project())
     assert (status["backend"], status["framework"], status["repo"]) == ("direct", "stub", "")
-    assert _told(home, "history") == {"project": "demo", "total": 0, "sprints": []}
+    assert home.data("history") == {"project": "demo", "total": 0, "sprints": []}
     for command in (("why",), ("logs", "a")):
         answer = home.caloron(*command)
         assert answer.code == 3, answer
         assert "caloron sprint" in answer.error["hint"]
 
 
-def test_a_running_sprint_says_of_every_task_what_it_waits_for(home: Home) -> None:
+def test_a_running_sprint_names_the_reason_why_each_task_waits(home: Home) -> None:
     writing = home.gate("writing")
     home.script(writes("a", run=f"echo hello from a; {writing.line}"))
     running = home.start_sprint(task("a"), task("b", "a"), task("c"), options=("--parallel", "1"))
     writing.wait_for_agent()
-    why = {t["id"]: t["why"] for t in _told(home, "why")["tasks"]}
+    why = {t["id"]: t["why"] for t in home.data("why")["tasks"]}
     assert why == {
         "a": "an agent is writing the change",
         "b": "waiting for a",
         "c": "waiting for a free slot (1 of 1 busy)",
     }
-    last = _told(home, "status")["last_sprint"]
+    last = home.data("status")["last_sprint"]
     assert (last["sprint_id"], last["phase"], last["total_tasks"]) == ("demo-1", "running", 3)
     assert {t["id"]: t["status"] for t in last["tasks"]}["a"] == "InProgress"
-    assert "hello from a" in _told(home, "logs", "a")["attempts"][0]["output"]
+    assert "hello from a" in home.data("logs", "a")["attempts"][0]["output"]
     assert str(running.pid) in home.caloron("status", json=False).stdout
     assert running.interrupt().code == 11
-    stopped = _told(home, "why", "a")["tasks"]
+    stopped = home.data("why", "a")["tasks"]
     assert stopped[0]["why"].startswith("stopped while")
     assert "caloron resume" in home.caloron("status", json=False).stdout
 
 
-def test_after_the_end_every_unfinished_task_has_its_reason_and_done_ones_have_none(
+def test_after_the_end_only_unfinished_tasks_have_a_reason(
     home: Home,
 ) -> None:
     home.script(does("implement", "bad", output="no disk", exit_code=9), writes("good"))
     home.sprint(task("bad"), task("after", "bad"), task("good"))
-    tasks = {t["id"]: t for t in _told(home, "why")["tasks"]}
+    tasks = {t["id"]: t for t in home.data("why")["tasks"]}
     assert tasks.keys() == {"bad", "after"}
     assert tasks["bad"]["status"] == "Escalated"
     assert "exit code 9: no disk" in tasks["bad"]["why"]
     assert tasks["after"] == {"id": "after", "status": "Blocked", "why": "held by bad"}
-    (good,) = _told(home, "why", "good")["tasks"]
+    (good,) = home.data("why", "good")["tasks"]
     assert (good["status"], good["why"]) == ("Done", "")
     assert home.caloron("why", "ghost").code == 3
-    status = _told(home, "status")["last_sprint"]
+    status = home.data("status")["last_sprint"]
     assert (status["completed_tasks"], status["total_tasks"], status["phase"]) == (1, 3, "ended")
     text = home.caloron("status", json=False).stdout
     assert "Escalated" in text
@@ -74,7 +66,7 @@ def test_logs_show_every_attempt_of_a_task_in_order(home: Home) -> None:
         does("review", output="I have looked.\nAPPROVED"),
     )
     assert home.sprint(task("a")).code == 0
-    attempts = _told(home, "logs", "a")["attempts"]
+    attempts = home.data("logs", "a")["attempts"]
     agents = [attempt for attempt in attempts if attempt["role"] != "verify"]
     assert [(a["role"], a["output"].partition("\n")[0]) for a in agents] == [
         ("implement", "first try"),
@@ -91,11 +83,11 @@ def test_history_lists_the_sprints_newest_first_and_as_many_as_asked_for(home: H
     home.script(writes("a"), does("implement", "bad", exit_code=1), writes("c"))
     for name in ("a", "bad", "c"):
         home.sprint(task(name))
-    history = _told(home, "history")
+    history = home.data("history")
     assert (history["project"], history["total"]) == ("demo", 3)
-    told = [(s["number"], s["completed_tasks"], s["total_tasks"]) for s in history["sprints"]]
-    assert told == [(3, 1, 1), (2, 0, 1), (1, 1, 1)]
+    numbers = [(s["number"], s["completed_tasks"], s["total_tasks"]) for s in history["sprints"]]
+    assert numbers == [(3, 1, 1), (2, 0, 1), (1, 1, 1)]
     assert all(s["goal"] == "make it so" for s in history["sprints"])
-    short = _told(home, "history", "--limit", "1")
+    short = home.data("history", "--limit", "1")
     assert (short["total"], len(short["sprints"])) == (3, 1)
     assert home.caloron("history", "--limit", "0").code == 2

@@ -1,4 +1,4 @@
-"""A home of a user who is not root: what holds for one kind of user must hold for the other."""
+"""A home of a user who is not root: the same claims must hold for every kind of user."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _NEEDED = (
 )  # fmt: skip
 
 
-class OrdinaryHome(Home):
-    """Everything in it belongs to somebody without an account, who runs `caloron` there."""
+class UnprivilegedHome(Home):
+    """A home that belongs to a user id without an account, which runs `caloron` there."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        # Another program than ours, so that no process of root is forked for it.
+        # Another program than Caloron, so that no process of root is forked for it.
         self.program = (_PYTHON, *PROGRAM[1:])
         library = root / "library"
         skip = shutil.ignore_patterns("__pycache__")
@@ -53,9 +53,9 @@ def version_of_system_python() -> tuple[int, ...]:
     code = "import sys; print(*sys.version_info[:2])"
     if not Path(_PYTHON).exists():
         return ()
-    told = subprocess.run((_PYTHON, "-c", code), capture_output=True, text=True, check=True)
-    return tuple(map(int, told.stdout.split()))
+    result = subprocess.run((_PYTHON, "-c", code), capture_output=True, text=True, check=True)
+    return tuple(map(int, result.stdout.split()))
 
 
-def can_be_ordinary() -> bool:
+def can_run_unprivileged() -> bool:
     return os.getuid() == 0 and version_of_system_python() == sys.version_info[:2]
