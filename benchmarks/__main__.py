@@ -20,7 +20,7 @@ NAMES = (
     "memory",
     "idle",
     "startup",
-    "looking",
+    "reading",
     "live",
     "events",
     "sandbox",

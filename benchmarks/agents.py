@@ -28,7 +28,8 @@ _PEAK = (
     "from caloron.agentstate.instance import AgentInstance\n"
     "from caloron.cli.commands.agent_state.main import main\n"
     "home = AgentInstance(Path(sys.argv[1]))\n"
-    "held = home.work_items.claim_next('forge'); home.work_items.resolve(held.item.id, 'done')\n"
+    "claim = home.work_items.claim_next('forge')\n"
+    "home.work_items.resolve(claim.item.id, 'done')\n"
     "home.regenerate_dashboard(); home.write_retro()\n"
     "main(['errands', 'list'], len); main(['events', 'since', '0'], len)\n"
     "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
@@ -201,12 +202,12 @@ def _original(environment: dict[str, str]) -> Callable[[], float] | None:
 
 
 def _timed(command: tuple[str, ...], environment: dict[str, str]) -> Callable[[], float]:
-    def once() -> float:
+    def timed_run() -> float:
         began = time.perf_counter()
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
         return time.perf_counter() - began
 
-    return once
+    return timed_run
 
 
 def _filled(where: Path, items: int) -> Path:

@@ -51,12 +51,12 @@ def _tick_beside_processes() -> Measure:
             tick(context, sprint)
             return time.perf_counter() - began
 
-        def outside() -> float:
+        def run_in_processes() -> float:
             began = time.perf_counter()
             run_graph(tick_graph(), {"sprint_id": sprint}, each)
             return time.perf_counter() - began
 
-        mine, theirs = alternate(5, inside, outside)
+        mine, theirs = alternate(5, inside, run_in_processes)
         busy = [inside() for _ in range(50)]
     return Measure(
         f"tick over {_TASKS} idle tasks, speed of one process per stage",
@@ -100,8 +100,8 @@ def _idle_sprint(tasks: int) -> Iterator[tuple[TickContext, str]]:
                            check=True, capture_output=True)  # fmt: skip
             ledger = Ledger(Path(folder, "projects", "bench", "ledger.sqlite"))
             plan = tuple(_planned(n) for n in range(tasks))
-            given = Sprint(id="bench", number=0, goal="g", planning=Planning(given_plan=plan))
-            sprint = ledger.create_sprint(given, {}).id
+            new_sprint = Sprint(id="bench", number=0, goal="g", planning=Planning(given_plan=plan))
+            sprint = ledger.create_sprint(new_sprint, {}).id
             context = TickContext(ledger=ledger, clock=SystemClock(), limits=Limits())
             while tick(context, sprint).changed:
                 pass
@@ -121,7 +121,7 @@ def _planned(number: int) -> PlannedTask:
 
 
 def _cold_tick() -> Measure:
-    """While an agent is at work and nothing happened."""
+    """Measure a tick while an agent is at work and nothing happened."""
     with home() as bench_home:
         bench_home.write(
             {"a": []}, [{"when": {"role": "implement"}, "sleep_s": 3600, "output": "x"}]
@@ -203,17 +203,17 @@ def _growth() -> Measure:
     catalogue, functions = Catalogue([_ADD]), FunctionRunner()
     functions.add(_ADD, _add)
 
-    def whole(nodes: int) -> Callable[[], float]:
+    def full_run(nodes: int) -> Callable[[], float]:
         text = _chain(nodes)
 
-        def once() -> float:
+        def timed_run() -> float:
             began = time.perf_counter()
             run_graph(prepare(text, catalogue), {"n": 0}, functions, Settings())
             return time.perf_counter() - began
 
-        return once
+        return timed_run
 
-    large, small = alternate(5, whole(_NODES), whole(_NODES // 4))
+    large, small = alternate(5, full_run(_NODES), full_run(_NODES // 4))
     return Measure(
         f"{_NODES:,} nodes read, checked and run, of four times a quarter",
         ratio(large, small) / 4,

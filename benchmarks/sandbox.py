@@ -29,27 +29,27 @@ def _confined(workspace: Path, network: Network) -> Callable[[], float]:
     bubblewrap = sandbox.Bubblewrap()
     spec = SandboxSpec(workspace=workspace, network=network)
 
-    def once() -> float:
+    def timed_run() -> float:
         began = time.perf_counter()
         done = supervise.run(bubblewrap.confine(("true",), spec))
         took = time.perf_counter() - began
         assert done.returncode == 0, done.stderr
         return took
 
-    return once
+    return timed_run
 
 
 def _started(workspace: Path) -> Callable[[], float]:
-    """Without the making of the command line, which happens while a workspace is made ready."""
+    """Return the start alone: the command line is made while a workspace is prepared."""
     confined = sandbox.Bubblewrap().confine(("true",), SandboxSpec(workspace=workspace))
     argv = supervise.as_argv(confined)
 
-    def once() -> float:
+    def timed_run() -> float:
         began = time.perf_counter()
         subprocess.run(argv, env=confined.env, check=True, capture_output=True)
         return time.perf_counter() - began
 
-    return once
+    return timed_run
 
 
 def run() -> list[Measure]:

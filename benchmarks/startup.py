@@ -80,9 +80,9 @@ def rival_program() -> Path | None:
 
 
 def timed(command: tuple[str | Path, ...], environment: dict[str, str]) -> Callable[[], float]:
-    def once() -> float:
+    def timed_run() -> float:
         began = time.perf_counter()
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
         return time.perf_counter() - began
 
-    return once
+    return timed_run

@@ -47,7 +47,7 @@ class Repository:
 
     @property
     def state(self) -> tuple[str, str, str]:
-        """Everything that a command which refuses must leave as it is."""
+        """Return the state that a refusing command must leave unchanged."""
         refs = self.git("for-each-ref")
         files = {
             str(f.relative_to(self.path)): f.read_bytes()

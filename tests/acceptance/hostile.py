@@ -16,7 +16,7 @@ LIMITS: dict[str, Any] = {
     "disk_mb": 48,
     "output_cap_mb": 1,
 }
-#: Stands for a file outside that only who breaks out can make; it also marks command lines.
+#: A file outside that only an agent that breaks out can make; it also marks command lines.
 TRAP = "@TRAP@"
 
 
@@ -24,7 +24,7 @@ class Habit(NamedTuple):
     """A harmful act that an agent does after it has written the file named after its task."""
 
     line: str
-    #: Words in the reason of the escalation; empty: what it did is harmless, and it is merged.
+    #: Words in the reason of the escalation; empty: the act is harmless, and the work is merged.
     refused: str = ""
     #: What reaches main besides its own file; None: not even that.
     brings: tuple[str, ...] | None = ()
@@ -76,8 +76,8 @@ def disk():
     handle = os.open('hidden', os.O_RDWR | os.O_CREAT)
     os.unlink('hidden')
     return handle
-held = [{kind}() for _ in range({count})]
-for handle in held:
+handles = [{kind}() for _ in range({count})]
+for handle in handles:
     os.write(handle, bytes(12 << 20))
 time.sleep(600)
 """
@@ -85,14 +85,14 @@ _SOCKETS = """
 import resource, socket, time
 most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 8192), most))
-held, total = [], 0
+sockets, total = [], 0
 while total < 600 << 20:
-    held += socket.socketpair()
-    held[-1].setblocking(False)
-    held[-1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    sockets += socket.socketpair()
+    sockets[-1].setblocking(False)
+    sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     try:
         while True:
-            total += held[-1].send(bytes(1 << 16))
+            total += sockets[-1].send(bytes(1 << 16))
     except BlockingIOError:
         pass
 time.sleep(600)
@@ -279,7 +279,7 @@ _LIMITED = {
         "CALORON_FEEDBACK_END\\n'"
     ),
 }
-#: By what the habits are about.
+#: The habits by subject.
 GROUPS = {
     "repository": _REPOSITORY,
     "planted": _PLANTED,
@@ -289,18 +289,18 @@ GROUPS = {
 HABITS = {name: habit for group in GROUPS.values() for name, habit in group.items()}
 
 
-def acts(name: str, habit: Habit, trap: str) -> dict[str, Any]:
+def response_of(name: str, habit: Habit, trap: str) -> dict[str, Any]:
     """Return the response of an agent with a habit; its command line marks its shell."""
     line = f": {TRAP}; {habit.line}".replace(TRAP, trap)
     return does("implement", name, files={f"{name}.txt": f"{name}\n"}, run=line)
 
 
-def let_loose(home: Home, names: Iterable[str], **settings: Any) -> Answer:
-    """A sprint of agents with these habits, and of one honest agent."""
+def run_hostile_sprint(home: Home, names: Iterable[str], **settings: Any) -> Answer:
+    """Run a sprint of agents with these habits, and of an honest agent."""
     names = list(names)
     home.set(**LIMITS | {"parallel": 2} | settings)
     trap = str(home.root / "trapped")
-    home.script(*(acts(name, HABITS[name], trap) for name in names), writes("honest"))
+    home.script(*(response_of(name, HABITS[name], trap) for name in names), writes("honest"))
     return home.sprint(*map(task, names), task("honest"))
 
 

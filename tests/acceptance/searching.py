@@ -11,8 +11,8 @@ from pathlib import Path
 from tests.support.home import Answer, Home
 
 
-def where(home: Home, secret: str, *answers: Answer) -> list[str]:
-    """The places where a secret can be read."""
+def sources_of_secret(home: Home, secret: str, *answers: Answer) -> list[str]:
+    """List the sources in which a secret is readable."""
     key = secret.encode()
     forms = (key, base64.b64encode(key), key.hex().encode())
     answer_texts = [(f"answer {n}", (a.stdout + a.stderr).encode()) for n, a in enumerate(answers)]

@@ -35,12 +35,12 @@ def test_a_crashed_cycle_is_in_the_next_prompt_with_its_number_and_its_last_step
         lambda: home.caloron("agents", "show", "a").data["cycle"]["status"] == "open", "a wake"
     )
     running.kill()
-    # The shim first: one that sees its agent end writes down how it ended.
+    # The shim first: a shim records the end of its agent.
     for words in ("shim.py", ""):
         for pid in home.processes(words):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not home.processes(), "nobody is left")
+    wait_for(lambda: not home.processes(), "no process is left")
     gate.open()
     answer = home.caloron("resume")
     assert answer.code == 0, answer
@@ -84,7 +84,7 @@ def test_a_folder_that_is_deleted_or_damaged_is_written_again(home: Home) -> Non
     assert len(home.caloron("agents", "show", "reviewer-1").data["queue"]) >= 2
 
 
-def test_the_reviewer_of_two_tasks_at_once_has_one_cycle_for_both(home: Home) -> None:
+def test_the_reviewer_of_two_parallel_tasks_has_a_single_cycle(home: Home) -> None:
     gate = home.gate("reviews")
     review = does("review", run=gate.line, output="APPROVED")
     home.script(review, writes("a"), writes("b"))
@@ -150,7 +150,7 @@ def test_the_cycles_of_a_sprint_are_shown_where_others_are(home: Home) -> None:
     status = home.caloron("cycle", "status", "a", "--project", "demo").data
     assert status["report"]["last_cycle"] == 1
     assert home.caloron("cycle", "status", "nobody", "--project", "demo").code == 3
-    # Cycles that `a` has of its own come first; the others are one word away.
+    # Cycles of the agent itself come first; `--project` shows those of the sprint.
     assert home.caloron("cycle", "begin", "a").code == 0
     own = home.caloron("cycle", "log", "a").data
     assert [entry["event"] for entry in own["entries"]] == ["begin"]

@@ -10,7 +10,7 @@ from tests.support.home import Home, does, task, writes
 
 
 def _refused(home: Home, *named: str) -> None:
-    """The sprint is refused as bad input, with these words, and nothing has begun."""
+    """Check that the sprint is refused as bad input with these words, and nothing begins."""
     plan = home.plan(task("a"))
     answer = home.caloron("sprint", "go", "--plan", str(plan), "--yes")
     assert answer.code == 2, answer
@@ -36,7 +36,7 @@ def test_a_malformed_fixture_is_refused_naming_the_field(home: Home) -> None:
     assert home.issues() == []
 
 
-def test_a_missing_fixture_is_refused_with_the_way_to_set_one(home: Home) -> None:
+def test_a_missing_fixture_is_refused_with_the_command_that_sets_it(home: Home) -> None:
     _refused(home, str(home.fixture))
     del home.environment["CALORON_STUB_FIXTURE"]
     _refused(home, "CALORON_STUB_FIXTURE", "stub_fixture")
@@ -84,7 +84,7 @@ def test_unknown_frameworks_are_refused_wherever_they_are_named(bare_home: Home)
     assert "stub" in refused.error["hint"]
 
 
-def test_without_a_project_every_command_says_how_to_make_one(bare_home: Home) -> None:
+def test_without_a_project_every_command_says_how_to_create_a_project(bare_home: Home) -> None:
     for command in (["sprint", "go"], ["resume"], ["stop"], ["why"], ["issue", "list"]):
         answer = bare_home.caloron(*command)
         assert answer.code == 3, answer
@@ -93,7 +93,7 @@ def test_without_a_project_every_command_says_how_to_make_one(bare_home: Home) -
     assert refused.code == 2
 
 
-def test_errors_are_told_in_words_on_a_terminal_and_in_an_envelope_for_machines(
+def test_errors_are_text_on_a_terminal_and_an_envelope_in_json(
     home: Home,
 ) -> None:
     answer = home.caloron("sprint", "go", "--plan", "nowhere.json", json=False)
@@ -111,7 +111,7 @@ def test_numbers_that_no_machine_can_run_are_refused(home: Home) -> None:
         assert home.caloron("sprint", "go", "--parallel", number).code == 2
 
 
-def test_a_name_that_looks_like_an_option_is_refused_wherever_one_is_given(home: Home) -> None:
+def test_a_name_that_looks_like_an_option_is_refused_by_every_command(home: Home) -> None:
     made = home.caloron("init", "--output", "json", "--", "-x", json=False)
     assert made.code == 2, made
     assert "no '-'" in made.error["hint"]
@@ -120,7 +120,7 @@ def test_a_name_that_looks_like_an_option_is_refused_wherever_one_is_given(home:
     assert "'-rf'" in answer.error["message"]
 
 
-def test_a_project_of_such_a_name_is_listed_with_what_to_do(home: Home) -> None:
+def test_a_project_with_an_invalid_name_is_listed_with_a_remedy(home: Home) -> None:
     folder = home.path / "projects" / "-x"
     folder.mkdir()
     (folder / "config.yml").write_text("name: -x\n")
@@ -134,7 +134,7 @@ def test_a_project_of_such_a_name_is_listed_with_what_to_do(home: Home) -> None:
     assert home.caloron("status", "--project", "demo").code == 0
 
 
-def test_a_goal_that_looks_like_an_option_can_be_tried_again_as_it_is_told(home: Home) -> None:
+def test_the_hint_for_a_goal_that_looks_like_an_option_works(home: Home) -> None:
     home.script(does("po", output="no plan"))
     begun = home.caloron("sprint", "--yes", "--output", "json", "--", "--help me", json=False)
     assert begun.code != 0
@@ -148,7 +148,7 @@ def test_a_goal_that_looks_like_an_option_can_be_tried_again_as_it_is_told(home:
 
 
 @pytest.mark.parametrize("command", ["take", "resume", "show", "report", "discard"])
-def test_a_sprint_whose_name_is_empty_is_not_the_last_one(home: Home, command: str) -> None:
+def test_an_empty_sprint_name_does_not_mean_the_last_sprint(home: Home, command: str) -> None:
     for empty in ("", " "):
         answer = home.caloron(command, empty)
         assert answer.code == 2, answer

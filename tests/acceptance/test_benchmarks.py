@@ -22,7 +22,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "memory": {"_AGENTS": 2},
     "idle": {"_SETTLE_S": 0.1, "_WATCHED_S": 1.0},
     "startup": {"_RUNS": 1, "_TASKS": 1, "rival_program": lambda: None},
-    "looking": {"_FEW": 2, "_MANY": 4, "_RUNS": 1, "_TASKS": 1},
+    "reading": {"_FEW": 2, "_MANY": 4, "_RUNS": 1, "_TASKS": 1},
     "live": {"_TASKS": 2, "_AT_WORK": 1, "_SETTLE_S": 0.1, "_WATCHED_S": 2.0},
     "events": {"_SMALL": 10_000, "_LARGE": 100_000},
     "sandbox": {"_RUNS": 2},

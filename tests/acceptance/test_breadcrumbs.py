@@ -64,7 +64,7 @@ def test_a_rejected_change_has_one_section_in_the_description_of_its_pull_reques
     ]
 
 
-def test_after_three_cycles_everybody_is_told_to_cut_it_smaller(home: Home) -> None:
+def test_after_three_cycles_every_view_says_to_split_the_task(home: Home) -> None:
     home.script(
         writes("a"),
         does("review", output="CHANGES_NEEDED: still bad"),
@@ -83,7 +83,7 @@ def test_after_three_cycles_everybody_is_told_to_cut_it_smaller(home: Home) -> N
     assert "a took 4 cycles" in page
 
 
-def test_on_gitea_what_a_person_writes_around_the_section_stays_and_what_she_removes_too(
+def test_on_gitea_edits_of_a_person_around_the_section_stay(
     on_gitea: GiteaHome,
 ) -> None:
     home, repository = on_gitea, on_gitea.repository
@@ -189,7 +189,7 @@ def test_on_gitea_an_agent_without_a_sprint_keeps_one_comment_and_one_section(
     check_alone(on_gitea, number)
 
 
-def test_on_gitea_whoever_deletes_the_comment_of_an_agent_does_not_get_it_again(
+def test_on_gitea_a_deleted_comment_of_an_agent_is_not_written_again(
     on_gitea: GiteaHome,
 ) -> None:
     home, repository = on_gitea, on_gitea.repository

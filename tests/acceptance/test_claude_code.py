@@ -58,7 +58,7 @@ def asked_to(model: ModelServer, words: str) -> list[Asked]:
     return [asked for asked in model.requests if words in asked.prompt]
 
 
-def test_it_plans_writes_is_rejected_fixes_in_the_same_conversation_and_is_merged(
+def test_claude_code_plans_writes_fixes_in_the_same_conversation_and_is_merged(
     home: Home, model: ModelServer
 ) -> None:
     plan = [{"id": "greet", "title": "Greet", "agent_prompt": "Write greet.py."}]
@@ -89,16 +89,16 @@ def test_it_plans_writes_is_rejected_fixes_in_the_same_conversation_and_is_merge
     assert answer.data["cost_usd"] > 0
     assert answer.tasks["greet"]["cost_usd"] > 0
     assert answer.tasks["greet"]["tokens"] > 0
-    assert key_is_nowhere(home)
+    assert key_is_in_no_file(home)
 
 
-def key_is_nowhere(home: Home) -> bool:
+def key_is_in_no_file(home: Home) -> bool:
     files = [file for file in home.path.rglob("*") if file.is_file() and not file.is_symlink()]
     assert files
     return not any(_KEY.encode() in file.read_bytes() for file in files)
 
 
-def test_by_itself_it_is_asked_to_look_back_and_answers_in_the_asked_form(
+def test_the_retro_in_auto_mode_repeats_its_question_until_the_answer_is_json(
     home: Home, model: ModelServer
 ) -> None:
     advice = {
@@ -135,7 +135,7 @@ def test_by_itself_it_is_asked_to_look_back_and_answers_in_the_asked_form(
     assert f"the analysis by {retro['model_analysis']['by']}." in page
 
 
-def test_a_used_up_quota_is_waited_for_and_is_nobodys_failure(
+def test_a_sprint_waits_for_an_exhausted_quota_without_a_failure(
     home: Home, model: ModelServer
 ) -> None:
     del home.environment["ANTHROPIC_API_KEY"]
@@ -160,10 +160,10 @@ def test_a_used_up_quota_is_waited_for_and_is_nobodys_failure(
     assert (answer.code, answer.statuses) == (0, {"greet": "Done"}), answer
     assert home.escalations() == []
     assert home.state_file()["state"]["tasks"]["greet"].get("failures", 0) == 0
-    assert key_is_nowhere(home)
+    assert key_is_in_no_file(home)
 
 
-def test_an_agent_whose_model_hangs_is_restarted_and_goes_on_where_it_was(
+def test_an_agent_whose_model_hangs_is_restarted_in_its_conversation(
     home: Home, model: ModelServer
 ) -> None:
     home.set(stall_threshold_m=0.1, probe_grace_s=2.0)
@@ -181,7 +181,7 @@ def test_an_agent_whose_model_hangs_is_restarted_and_goes_on_where_it_was(
     assert "I begin." in asked_to(model, "were interrupted")[0].text
 
 
-def test_a_missing_cli_or_key_is_said_before_anything_begins(home: Home) -> None:
+def test_a_missing_cli_or_key_is_reported_before_anything_begins(home: Home) -> None:
     home.environment["CALORON_CLAUDE"] = "/nowhere/claude"
     refused = home.sprint(task("greet"))
     assert refused.code == 8, refused
@@ -205,7 +205,7 @@ caloron_feedback:
 ---"""
 
 
-def test_its_closing_words_are_shown_and_neither_its_block_nor_its_json(
+def test_the_closing_words_are_shown_without_the_feedback_block_and_json(
     home: Home, model: ModelServer
 ) -> None:
     model.rules[:] = [

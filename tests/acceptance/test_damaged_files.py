@@ -41,8 +41,8 @@ COMMANDS = (
 )
 
 
-def ours(home: Home) -> list[Path]:
-    """Every text file of ours that commands read."""
+def text_files(home: Home) -> list[Path]:
+    """List the text files of Caloron that commands read."""
     names = ["config.yml", "sprints.json", "ledger.id", "engine.lock"]
     files = [home.project() / name for name in names]
     files += [home.path / "active", home.path / "kv" / "demo-1.json"]
@@ -51,13 +51,13 @@ def ours(home: Home) -> list[Path]:
     return [file for file in files if file.is_file()]
 
 
-def test_no_file_of_ours_that_is_no_text_is_an_internal_error(worked: Home) -> None:
-    files = ours(worked)
+def test_a_file_that_is_not_text_causes_no_internal_error(worked: Home) -> None:
+    files = text_files(worked)
     assert worked.path / "active" in files
     for file in files:
         before = file.read_bytes()
         file.write_bytes(NO_TEXT)
-        # The last two change things: they run once, for the file that every command reads.
+        # The last two commands make changes: they run once, for the file that every command reads.
         commands = COMMANDS if file.name == "active" else COMMANDS[:-2:3]
         for arguments in commands:
             answer = worked.caloron(*arguments)
@@ -65,7 +65,7 @@ def test_no_file_of_ours_that_is_no_text_is_an_internal_error(worked: Home) -> N
         file.write_bytes(before)
 
 
-def test_a_project_that_is_named_needs_no_active_one(worked: Home) -> None:
+def test_an_explicit_project_needs_no_active_project(worked: Home) -> None:
     (worked.path / "active").write_bytes(NO_TEXT)
     assert worked.caloron("status", "--project", "demo").code == 0
     assert worked.caloron("why", "--project", "demo").code == 0

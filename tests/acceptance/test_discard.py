@@ -40,7 +40,7 @@ def _forge(home: Home) -> dict[str, Any]:
     }
 
 
-def test_open_work_is_closed_with_a_word_and_what_was_merged_stays(mixed: Home) -> None:
+def test_discard_closes_open_work_with_a_comment_and_keeps_merged_work(mixed: Home) -> None:
     merged = mixed.files()
     tried = mixed.caloron("discard", "--dry-run")
     assert tried.code == 9
@@ -74,14 +74,14 @@ def test_open_work_is_closed_with_a_word_and_what_was_merged_stays(mixed: Home) 
     assert event == {"sprint": "demo-1", "by": "Ada"}
 
 
-def test_the_line_that_undoes_what_was_merged_does_so(mixed: Home) -> None:
+def test_the_printed_command_reverts_the_merged_work(mixed: Home) -> None:
     undo = mixed.caloron("discard", "--yes").data["undo"]
     assert "a.txt" in mixed.files()
     mixed.run_outside("sh", "-c", undo, cwd=mixed.root)
     assert mixed.files() == {}
 
 
-def test_it_shows_what_goes_and_without_a_yes_nothing_does(mixed: Home) -> None:
+def test_discard_lists_the_open_work_and_needs_a_yes(mixed: Home) -> None:
     for reply in ("", "n\n"):
         answer = mixed.caloron("discard", stdin=reply, json=False)
         assert answer.code == 1
@@ -92,7 +92,7 @@ def test_it_shows_what_goes_and_without_a_yes_nothing_does(mixed: Home) -> None:
     assert mixed.issues("open") == []
 
 
-def test_a_held_plan_and_a_sprint_without_one_can_be_thrown_away(home: Home) -> None:
+def test_a_sprint_with_an_unapproved_plan_or_without_a_plan_can_be_discarded(home: Home) -> None:
     home.script(does("po", output=json.dumps([task("a"), task("b", "a")])))
     assert home.caloron("kickoff", "go").code == 0
     answer = home.caloron("discard", "--yes")
@@ -106,7 +106,7 @@ def test_a_held_plan_and_a_sprint_without_one_can_be_thrown_away(home: Home) -> 
     assert home.caloron("inbox").data["needs"] == []
 
 
-def test_a_sprint_whose_work_is_merged_has_nothing_to_throw_away(home: Home) -> None:
+def test_a_sprint_whose_work_is_merged_cannot_be_discarded(home: Home) -> None:
     home.script(writes("a"))
     assert home.sprint(task("a")).code == 0
     answer = home.caloron("discard", "--yes")
@@ -115,7 +115,7 @@ def test_a_sprint_whose_work_is_merged_has_nothing_to_throw_away(home: Home) -> 
     assert home.files() == {"a.txt": b"a\n"}
 
 
-def test_resume_goes_on_with_an_earlier_sprint_once_the_last_one_is_thrown_away(
+def test_resume_continues_an_earlier_sprint_after_the_last_was_discarded(
     home: Home,
 ) -> None:
     home.script(does("po", output=json.dumps([task("a")])), writes("a"))
@@ -127,7 +127,7 @@ def test_resume_goes_on_with_an_earlier_sprint_once_the_last_one_is_thrown_away(
     assert answer.data["sprint_id"] == "demo-1"
 
 
-def test_agents_that_outlived_their_engine_are_ended_and_their_work_is_saved(home: Home) -> None:
+def test_discard_ends_agents_of_a_dead_engine_and_saves_their_work(home: Home) -> None:
     writing = home.gate("writing")
     home.script(writes("a", run=writing.line))
     running = home.start_sprint(task("a"))
@@ -142,7 +142,7 @@ def test_agents_that_outlived_their_engine_are_ended_and_their_work_is_saved(hom
     assert home.git("show", f"{ref}:a.txt", repository=Path(folder).name) == b"a\n"
 
 
-def test_it_works_where_the_agent_is_not_installed_any_more(mixed: Home) -> None:
+def test_discard_works_without_the_agent_cli(mixed: Home) -> None:
     mixed.fixture.unlink()
     assert mixed.caloron("sprint", "another", "--yes").code == 2
     assert mixed.caloron("discard", "--yes").code == 0
@@ -157,9 +157,7 @@ _POINTS = [
 ]
 
 
-def test_a_kill_anywhere_on_the_way_ends_as_if_there_had_been_none(
-    mixed: Home, tmp_path: Path
-) -> None:
+def test_a_discard_that_is_killed_anywhere_has_the_same_result(mixed: Home, tmp_path: Path) -> None:
     def copy(name: str) -> Home:
         made = Home(tmp_path / name)
         shutil.copytree(mixed.path, made.path, ignore=shutil.ignore_patterns("wake"))
@@ -186,7 +184,7 @@ def test_a_kill_anywhere_on_the_way_ends_as_if_there_had_been_none(
         assert os.path.lexists(home.project() / "forge.git")
 
 
-def test_a_task_that_found_nothing_to_do_is_not_called_merged(home: Home) -> None:
+def test_a_task_without_changes_is_not_called_merged(home: Home) -> None:
     home.script(does("implement", "a", output="nothing to do"), does("implement", "b", exit_code=1))
     answer = home.sprint(task("a"), task("b"))
     assert answer.statuses == {"a": "Done", "b": "Escalated"}

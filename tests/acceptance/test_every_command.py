@@ -20,7 +20,7 @@ from tests.support.home import Home, does, task, writes
 from tests.support.json_schema import problems
 
 MEGABYTE = "x" * (1 << 20)
-#: What a terminal must never be sent, and what argv can hold although it is no text.
+#: Characters that must never reach a terminal, and bytes of argv that are no text.
 VALUES = (
     "", " ", "\n", "ö€\U0001d54f\u202e", "\x1b[2J\x07", "\udcff\udc80", MEGABYTE, "é" * 5000,
     "-", "--", "-x", "--zork", "-1", "0", "1", "99999999999999999999", "1e999", "nan", "auto",
@@ -28,7 +28,7 @@ VALUES = (
     "outside.txt", "demo", "demo-1",
     "a", "po", "[]", "{}", "null", "a b", "%s%n{0}", "$(touch gone)", "a\0b", "*",
 )  # fmt: skip
-#: They start agents, a planner or a sandbox, or wait for one: a few values say enough.
+#: They start agents, a planner or a sandbox, or wait for them: a few values are enough.
 SLOW = {("sprint",), ("kickoff",), ("resume",), ("doctor",), ("state", "backup")}
 FEW = ("", "\x1b[2J", "\udcff", MEGABYTE, "--zork", "-1", "..", "./no/such/file", "nan", "a\0b")
 DOCUMENTED = set(EXIT_CODES) - {130}
@@ -196,7 +196,7 @@ def _tree(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_every_command_that_changes_something_can_be_tried_first() -> None:
+def test_every_command_that_changes_something_has_a_dry_run() -> None:
     changing = {
         "init", "config set", "projects switch", "projects delete", "org init", "sprint", "kickoff",
         "resume", "stop", "issue comment", "issue close", "issue reopen", "pr review", "pr merge",
@@ -217,7 +217,7 @@ def test_every_command_answers_in_all_three_forms() -> None:
         assert list(form.type.choices) == ["text", "json", "table"], leaf.words
 
 
-def test_a_broken_home_is_told_and_not_a_defect(folder: Path, check: Any) -> None:
+def test_a_broken_home_is_reported_without_an_internal_error(folder: Path, check: Any) -> None:
     project = folder / "home" / "projects" / "demo"
     damages = {
         "config.yml": b"\xff\xfe: [",

@@ -14,7 +14,7 @@ from tests.support.home import Home, does, task, writes
 from tests.support.wait import process_lives
 
 
-def test_a_failed_task_holds_its_dependents_until_a_person_releases_it(home: Home) -> None:
+def test_a_failed_task_blocks_its_dependents_until_a_person_releases_it(home: Home) -> None:
     """A task that fails again after its release is a new incident."""
     bad = does("implement", "a", output="no network here", exit_code=7)
     others = (writes("b"), writes("c"), writes("free"))
@@ -54,7 +54,7 @@ def release(home: Home, number: int) -> None:
     assert home.caloron("issue", "comment", str(number), "resolved").code == 0
 
 
-def notes_to(home: Home, item: str) -> list[str]:
+def failure_notes(home: Home, item: str) -> list[str]:
     """Return the note about the previous attempt in each prompt of an item, in order."""
     runs = (home.project() / "runs" / "demo-1" / item).iterdir()
     prompts = [run / "prompt.txt" for run in sorted(runs, key=lambda run: int(run.name))]
@@ -79,12 +79,15 @@ def test_every_role_learns_why_its_last_attempt_failed(home: Home) -> None:
     assert home.escalations() == []
     assert home.files() == {"a.txt": b"better\n"}
     died = "the agent ended with exit code"
-    assert notes_to(home, "po/1-po") == ["", "the planner ended with exit code 3: lost my notes"]
-    assert notes_to(home, "a/1-implement") == ["", f"{died} 7: no space for wheels"]
-    assert notes_to(home, "a/4-fix") == ["", f"{died} 4: a stuck key"]
+    assert failure_notes(home, "po/1-po") == [
+        "",
+        "the planner ended with exit code 3: lost my notes",
+    ]
+    assert failure_notes(home, "a/1-implement") == ["", f"{died} 7: no space for wheels"]
+    assert failure_notes(home, "a/4-fix") == ["", f"{died} 4: a stuck key"]
     unclear = "no clear verdict in the review's answer: I cannot say"
-    assert notes_to(home, "a/6-review") == ["", unclear]
-    assert notes_to(home, "c/1-check") == ["", f"{died} 5: a flat tyre"]
+    assert failure_notes(home, "a/6-review") == ["", unclear]
+    assert failure_notes(home, "c/1-check") == ["", f"{died} 5: a flat tyre"]
 
 
 def test_an_agent_that_is_released_on_its_own_issue_learns_why_it_was_stopped(home: Home) -> None:
@@ -99,11 +102,11 @@ def test_an_agent_that_is_released_on_its_own_issue_learns_why_it_was_stopped(ho
     assert home.caloron("resume").code == 0
     assert home.files() == {"a.txt": b"a\n"}
     died = "the agent ended with exit code"
-    notes = notes_to(home, "a/1-implement")
+    notes = failure_notes(home, "a/1-implement")
     assert notes == ["", f"{died} 7: no network here", f"{died} 8: no memory left"]
 
 
-def test_what_an_agent_does_to_its_repository_and_its_exit_code_harms_no_work(home: Home) -> None:
+def test_damage_to_its_repository_and_its_exit_code_harm_no_work(home: Home) -> None:
     """Work before a bad exit, commits of the agent itself, and a `.git` that is deleted once."""
     own = "git add -A && git commit -q -m mine && echo more >> own.txt"
     home.script(
@@ -120,10 +123,10 @@ def test_what_an_agent_does_to_its_repository_and_its_exit_code_harms_no_work(ho
     assert b"mine" in home.git("log", "--format=%s", "main")
 
 
-def test_an_agent_whose_shim_or_sandbox_is_killed_was_interrupted_and_has_not_failed(
+def test_an_agent_whose_shim_or_sandbox_is_killed_is_interrupted_and_not_failed(
     home: Home,
 ) -> None:
-    """Killed three times, which would be a person's concern if it counted as a failure."""
+    """Three kills would need a person if they counted as failures."""
     writing = home.gate("writing")
     home.script(writes("a", run=writing.line))
     running = home.start_sprint(task("a"))
@@ -133,7 +136,7 @@ def test_an_agent_whose_shim_or_sandbox_is_killed_was_interrupted_and_has_not_fa
             shims = [json.loads(file.read_bytes())["pid"] for file in home.run_files("shim.json")]
             (pid,) = filter(process_lives, shims)
         else:
-            # The shim started the first process of the sandbox, and that one the first inside.
+            # The shim started bubblewrap, which started the first process inside.
             outer = min(home.processes("bwrap"))
             pid = outer if victim == "outside" else children(outer)[0]
         os.kill(pid, signal.SIGKILL)
@@ -145,8 +148,8 @@ def test_an_agent_whose_shim_or_sandbox_is_killed_was_interrupted_and_has_not_fa
     assert home.files() == {"a.txt": b"a\n"}
 
 
-def test_an_agent_that_kills_everything_it_can_reach_ends_nobody_but_itself(home: Home) -> None:
-    """Neither its shim nor the agent of another task is there for it to kill."""
+def test_an_agent_that_kills_every_process_ends_only_itself(home: Home) -> None:
+    """The sandbox hides its shim and the agents of other tasks from its kill."""
     other = home.gate("other")
     home.script(does("implement", "a", run="kill -9 -1; sleep 600"), writes("b", run=other.line))
     running = home.start_sprint(task("a"), task("b"))
@@ -163,7 +166,7 @@ def test_an_agent_that_kills_everything_it_can_reach_ends_nobody_but_itself(home
     assert reasons == ["the agent ended with exit code 137: no output"]
 
 
-def test_a_planned_framework_that_is_not_set_up_is_the_reason_of_that_task_alone(
+def test_a_framework_that_is_not_set_up_fails_only_its_task(
     home: Home,
 ) -> None:
     plan = json.dumps([task("a", framework="command"), task("b")])
@@ -174,7 +177,7 @@ def test_a_planned_framework_that_is_not_set_up_is_the_reason_of_that_task_alone
     assert "`command` has no command" in answer.tasks["a"]["why"]
 
 
-def test_a_killed_git_of_ours_is_an_interruption_and_not_a_failure_of_the_agent(
+def test_a_killed_git_of_the_engine_is_not_a_failure_of_the_agent(
     home: Home,
 ) -> None:
     """The first three checkouts of workspaces die of a signal."""
@@ -258,14 +261,14 @@ def test_a_visit_of_cron_to_a_sprint_that_a_failed_rule_paused_ends(home: Home) 
         assert "internal error in rule bind" in answer.stdout, answer
         with home.ledger() as ledger:
             versions.add(ledger.execute("SELECT version FROM sprints").fetchone()[0])
-    # A tick that comes to the same writes nothing.
+    # A tick with the same decision writes nothing.
     assert len(versions) == 1
     home.program = upgraded
     assert home.caloron("resume").code == 0
     assert home.files() == {"a.txt": b"a\n"}
 
 
-def test_a_discard_that_a_failed_rule_stops_says_so_and_can_be_repeated(home: Home) -> None:
+def test_a_discard_that_a_failed_rule_stops_names_it_and_can_be_repeated(home: Home) -> None:
     upgraded = home.program
     home.script(does("implement", "a", exit_code=1))
     assert home.sprint(task("a")).code == 10

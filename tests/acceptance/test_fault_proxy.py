@@ -25,69 +25,69 @@ def proxy(gitea: Server) -> Iterator[FaultProxy]:
 
 
 @pytest.fixture
-def through(proxy: FaultProxy, repository: Repository) -> Iterator[Repository]:
+def proxied(proxy: FaultProxy, repository: Repository) -> Iterator[Repository]:
     who = Person(proxy.url, "anna", repository.who.token)
-    yield repository.seen_by(who)
+    yield repository.acting_as(who)
     who.close()
 
 
-def test_it_passes_on_and_counts(proxy: FaultProxy, through: Repository) -> None:
+def test_the_proxy_forwards_and_counts_requests(proxy: FaultProxy, proxied: Repository) -> None:
     with proxy.counting() as heard:
-        through.open_issue("größe")
-        through.issues()
+        proxied.open_issue("größe")
+        proxied.issues()
     assert [h.method for h in heard] == ["POST", "GET"]
     assert (heard[0].json["title"], heard[0].status) == ("größe", 201)
     assert heard[1].query["state"] == "all"
 
 
-def test_links_in_answers_lead_back_to_it(
-    proxy: FaultProxy, through: Repository, gitea: Server
+def test_links_in_answers_lead_back_to_the_proxy(
+    proxy: FaultProxy, proxied: Repository, gitea: Server
 ) -> None:
-    made = through.open_issue("one")
-    through.open_issue("two")
+    made = proxied.open_issue("one")
+    proxied.open_issue("two")
     assert made["url"].startswith(proxy.url)
     answer = httpx.get(
-        f"{proxy.url}/api/v1{through.path}/issues?limit=1&state=all", trust_env=False
+        f"{proxy.url}/api/v1{proxied.path}/issues?limit=1&state=all", trust_env=False
     )
     assert answer.links["next"]["url"].startswith(proxy.url)
 
 
 @pytest.mark.parametrize(("way", "done"), [("cut before", 0), ("cut after", 1), ("half answer", 1)])
 def test_an_answer_is_lost_before_or_after_the_forge_acted(
-    proxy: FaultProxy, through: Repository, repository: Repository, way: Way, done: int
+    proxy: FaultProxy, proxied: Repository, repository: Repository, way: Way, done: int
 ) -> None:
     proxy.fault("POST", "/issues$", way)
     with pytest.raises(httpx.TransportError):
-        through.open_issue("one")
+        proxied.open_issue("one")
     assert len(repository.issues()) == done
-    through.open_issue("two")
+    proxied.open_issue("two")
 
 
 def test_a_connection_is_closed_between_two_requests(
-    proxy: FaultProxy, through: Repository
+    proxy: FaultProxy, proxied: Repository
 ) -> None:
     proxy.fault("GET", "/issues$", "close after")
-    assert through.issues() == []
-    assert through.issues() == []
+    assert proxied.issues() == []
+    assert proxied.issues() == []
 
 
-def test_it_answers_by_itself(proxy: FaultProxy, through: Repository) -> None:
+def test_the_proxy_answers_by_itself(proxy: FaultProxy, proxied: Repository) -> None:
     proxy.fault("GET", "/issues$", "answer", status=429, headers={"Retry-After": "7"})
-    answer = httpx.get(f"{proxy.url}/api/v1{through.path}/issues", trust_env=False)
+    answer = httpx.get(f"{proxy.url}/api/v1{proxied.path}/issues", trust_env=False)
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "7")
-    assert through.issues() == []
+    assert proxied.issues() == []
 
 
-def test_a_hanging_request_runs_into_its_time_out(proxy: FaultProxy, through: Repository) -> None:
+def test_a_hanging_request_runs_into_its_time_out(proxy: FaultProxy, proxied: Repository) -> None:
     proxy.fault("GET", "/issues$", "hang")
     with pytest.raises(httpx.ReadTimeout):
-        httpx.get(f"{proxy.url}/api/v1{through.path}/issues", timeout=0.2, trust_env=False)
+        httpx.get(f"{proxy.url}/api/v1{proxied.path}/issues", timeout=0.2, trust_env=False)
 
 
-def test_git_clones_and_pushes_through_it(
-    proxy: FaultProxy, through: Repository, repository: Repository, tmp_path
+def test_git_clones_and_pushes_through_the_proxy(
+    proxy: FaultProxy, proxied: Repository, repository: Repository, tmp_path
 ) -> None:
-    git(tmp_path, "clone", "--quiet", through.push_url, "clone")
+    git(tmp_path, "clone", "--quiet", proxied.push_url, "clone")
     clone = tmp_path / "clone"
     (clone / "large.bin").write_bytes(bytes(range(256)) * 12_000)
     git(clone, "add", "--all")

@@ -69,7 +69,7 @@ def test_a_disk_that_is_full_from_the_start_is_named_and_nothing_is_begun(
 
 
 @pytest.mark.parametrize("moment", ["po", "implement", "review"])
-def test_a_disk_that_fills_up_in_mid_sprint_stops_it_and_resume_goes_on_once_there_is_space(
+def test_a_full_disk_stops_the_sprint_and_resume_continues_it_once_there_is_space(
     small_disk: SmallDisk, moment: str
 ) -> None:
     home = small_disk.home
@@ -127,7 +127,7 @@ def test_a_full_disk_of_the_forge_ends_the_sprint_and_nothing_is_lost(home: Home
         subprocess.run(("umount", "--lazy", str(forge)), check=True)
 
 
-def test_a_read_only_home_is_refused_and_can_still_be_looked_at(small_disk: SmallDisk) -> None:
+def test_a_read_only_home_refuses_sprints_and_can_still_be_read(small_disk: SmallDisk) -> None:
     home = small_disk.home
     home.script(writes("a"))
     assert home.sprint(task("a")).code == 0
@@ -161,7 +161,7 @@ def test_a_stopped_sprint_on_a_disk_that_became_read_only_goes_on_once_it_is_wri
     assert home.files() == {"a": b"a\n"}
 
 
-def test_a_ledger_locked_in_mid_sprint_for_too_long_stops_it_and_nothing_is_lost(
+def test_a_ledger_that_stays_locked_stops_the_sprint_and_nothing_is_lost(
     home: Home,
 ) -> None:
     writing = home.gate("writing")
@@ -208,7 +208,7 @@ def test_a_forge_database_of_a_newer_caloron_is_refused_too(home: Home) -> None:
     assert "newer Caloron" in answer.error["message"]
 
 
-def test_a_ledger_that_is_no_database_is_refused_and_left_as_it_is(home: Home) -> None:
+def test_a_ledger_that_is_no_database_is_refused_unchanged(home: Home) -> None:
     home.script(writes("a"))
     ledger = home.project() / "ledger.sqlite"
     ledger.write_bytes(b"this is not a database" * 100)
@@ -218,7 +218,7 @@ def test_a_ledger_that_is_no_database_is_refused_and_left_as_it_is(home: Home) -
     assert ledger.read_bytes() == b"this is not a database" * 100
 
 
-def test_a_forge_that_is_gone_is_named_and_the_sprint_goes_on_when_it_is_back(home: Home) -> None:
+def test_a_missing_forge_is_named_and_the_sprint_continues_when_it_is_back(home: Home) -> None:
     writing = home.gate("writing")
     home.script(writes("a", run=writing.line))
     running = home.start_sprint(task("a"))

@@ -25,7 +25,7 @@ def _projects(home: Home) -> list[str]:
     return sorted(p.name for p in (home.path / "projects").glob("*")) if home.path.exists() else []
 
 
-def test_a_sprint_in_a_sub_folder_sets_a_project_up_and_says_every_default(
+def test_a_sprint_in_a_sub_folder_sets_a_project_up_and_prints_every_default(
     shop: Repository,
 ) -> None:
     shop.commit("tests/test_a.py", "import unittest\nclass T(unittest.TestCase):\n    pass\n")
@@ -51,7 +51,7 @@ def test_a_sprint_in_a_sub_folder_sets_a_project_up_and_says_every_default(
     assert (shop.path / "new.txt").read_text() == "new\n"
 
 
-def test_a_dry_run_names_what_it_would_set_up_and_makes_nothing(shop: Repository) -> None:
+def test_a_dry_run_names_the_project_and_creates_nothing(shop: Repository) -> None:
     answer = shop.sprint("go", "--dry-run")
     assert answer.code == 9
     first, second, *_ = answer.json["planned_actions"]
@@ -61,7 +61,7 @@ def test_a_dry_run_names_what_it_would_set_up_and_makes_nothing(shop: Repository
     assert not shop.home.path.exists()
 
 
-def test_the_repository_decides_also_when_another_project_is_active_and_a_named_one_wins(
+def test_the_repository_beats_the_active_project_and_an_explicit_project_beats_both(
     shop: Repository,
 ) -> None:
     assert shop.sprint().code == 0
@@ -90,14 +90,14 @@ def test_any_folder_gives_a_valid_name(bare_home: Home, folder: str, name: str) 
     assert answer.json["planned_actions"][0]["setup"]["name"] == name
 
 
-def test_two_repositories_of_one_name_get_two_projects(shop: Repository) -> None:
+def test_two_repositories_with_the_same_name_get_two_projects(shop: Repository) -> None:
     assert shop.sprint().data["project"] == "shop"
     second = repository(shop.home, "elsewhere/shop")
     assert second.sprint().data["project"] == "shop-2"
     assert second.caloron("status").data["project"] == "shop-2"
 
 
-def test_without_an_agent_on_path_it_says_which_there_are_and_makes_nothing(
+def test_without_an_agent_cli_the_error_lists_the_frameworks(
     shop: Repository,
 ) -> None:
     path = path_without(shop.home, "claude")
@@ -127,14 +127,14 @@ def test_an_existing_project_keeps_its_framework(shop: Repository) -> None:
     assert "config set framework" in answer.error["hint"]
 
 
-def test_outside_of_a_repository_and_without_a_project_it_says_what_to_do(bare_home: Home) -> None:
+def test_outside_of_a_repository_without_a_project_the_error_has_a_remedy(bare_home: Home) -> None:
     answer = bare_home.caloron("sprint", "go")
     assert answer.code == 3
     assert "git repository" in answer.error["hint"]
     assert "caloron init" in answer.error["hint"]
 
 
-def test_without_an_active_project_the_others_are_named_and_how_to_choose_one(
+def test_without_an_active_project_the_error_lists_the_projects_and_the_command(
     bare_home: Home,
 ) -> None:
     for name in ("one", "two"):
@@ -167,7 +167,7 @@ def test_a_start_that_fails_leaves_no_project(shop: Repository) -> None:
     assert shop.sprint().code == 0
 
 
-def test_what_a_machine_lacks_is_told_before_anything_is_made(shop: Repository) -> None:
+def test_a_missing_requirement_is_reported_before_anything_is_created(shop: Repository) -> None:
     path = path_without(shop.home, "bwrap")
     answer = shop.caloron("sprint", "go", "--single", "--yes", "--framework", "stub", PATH=path)
     assert answer.code == 8, answer
@@ -199,7 +199,7 @@ def test_uncommitted_files_are_counted_only_when_there_are_any(shop: Repository)
 # Kinds of repositories
 
 
-def test_another_branch_that_is_checked_out_is_where_agents_begin(bare_home: Home) -> None:
+def test_agents_begin_at_the_branch_that_is_checked_out(bare_home: Home) -> None:
     bare_home.script(writes_file("new.txt"))
     shop = repository(bare_home, branch="trunk")
     shop.git("switch", "--quiet", "-c", "feature/x")
@@ -213,7 +213,7 @@ def test_another_branch_that_is_checked_out_is_where_agents_begin(bare_home: Hom
     assert shop.git("rev-parse", "trunk") != shop.head
 
 
-def test_a_commit_without_a_branch_can_be_worked_on_but_nothing_is_brought_there(
+def test_a_detached_head_gets_a_sprint_but_no_take(
     shop: Repository,
 ) -> None:
     shop.git("switch", "--quiet", "--detach")
@@ -225,7 +225,7 @@ def test_a_commit_without_a_branch_can_be_worked_on_but_nothing_is_brought_there
     assert "git switch" in refused.error["hint"]
 
 
-def test_an_empty_repository_is_refused_with_what_to_do(bare_home: Home) -> None:
+def test_an_empty_repository_is_refused_with_a_remedy(bare_home: Home) -> None:
     bare_home.script()
     empty = Repository(bare_home, bare_home.root / "empty")
     empty.path.mkdir()
@@ -237,7 +237,7 @@ def test_an_empty_repository_is_refused_with_what_to_do(bare_home: Home) -> None
     assert not bare_home.path.exists()
 
 
-def test_a_bare_repository_and_the_inside_of_one_are_refused(shop: Repository) -> None:
+def test_a_bare_repository_and_a_git_directory_are_refused(shop: Repository) -> None:
     subprocess.run(
         ("git", "clone", "--quiet", "--bare", str(shop.path), str(shop.home.root / "bare")),
         check=True, env=shop.home.environment,
@@ -289,7 +289,7 @@ def test_without_a_name_in_git_a_sprint_runs_and_a_fast_forward_is_taken(shop: R
     assert (shop.path / "new.txt").exists()
 
 
-def test_doctor_without_a_project_says_who_would_work(bare_home: Home) -> None:
+def test_doctor_without_a_project_names_the_framework(bare_home: Home) -> None:
     bare_home.environment["CALORON_CLAUDE"] = "no-such-program"
     answer = bare_home.caloron("doctor")
     assert answer.code == 8, answer
@@ -297,7 +297,7 @@ def test_doctor_without_a_project_says_who_would_work(bare_home: Home) -> None:
     assert "--framework" in answer.error["hint"]
 
 
-def test_two_first_sprints_at_the_same_moment_make_one_project(shop: Repository) -> None:
+def test_two_first_sprints_at_the_same_moment_create_a_single_project(shop: Repository) -> None:
     line = ("sprint", "go", "--single", "--yes", "--framework", "stub", "--unsandboxed")
     both = [
         subprocess.Popen(

@@ -52,7 +52,7 @@ def repository(gitea: Server, owner: Person, robot: Person) -> Repository:
 
 @pytest.fixture
 def forge(gitea: Server, repository: Repository, owner: Person) -> Iterator[RemoteForge]:
-    """With one account, the owner's own."""
+    """A forge with a single account, the owner's."""
     made = connect("gitea", gitea.url, repository.full_name, owner.token)
     yield made
     made.close()
@@ -62,7 +62,7 @@ def forge(gitea: Server, repository: Repository, owner: Person) -> Iterator[Remo
 def two(
     gitea: Server, repository: Repository, owner: Person, robot: Person
 ) -> Iterator[RemoteForge]:
-    """With a second account for reviews."""
+    """A forge with a second account for reviews."""
     made = connect("gitea", gitea.url, repository.full_name, owner.token, robot.token)
     yield made
     made.close()
@@ -106,7 +106,7 @@ def pusher(work: Work) -> str:
     return remote.url.replace("://", f"://me:{token}@")
 
 
-def test_what_gitea_moves_no_time_for_is_told_as_well(
+def test_changes_without_a_new_timestamp_are_reported(
     forge: RemoteForge, work: Work, repository: Repository, robot: Person
 ) -> None:
     """The other acts of people are in the conformance suite."""
@@ -122,7 +122,7 @@ def test_what_gitea_moves_no_time_for_is_told_as_well(
 
     acts: list[tuple[Callable[[], object], str]] = [
         (lambda: repository.edit_issue(issue, title="other"), f"issue:{issue}"),
-        (lambda: repository.seen_by(robot).review(pull, "APPROVED", "my word"), "review:"),
+        (lambda: repository.acting_as(robot).review(pull, "APPROVED", "my word"), "review:"),
         (dismiss, "review:"),
         (lambda: repository.who.patch(path, {"body": "x"}), f"pull:{pull}"),
         (lambda: repository.edit_issue(pull, state="closed"), f"pull:{pull}"),
@@ -133,7 +133,7 @@ def test_what_gitea_moves_no_time_for_is_told_as_well(
         wait_for(partial(watch.sees, expected), expected)
 
 
-def test_a_base_that_is_not_main_takes_a_pull_request_out_of_sight(
+def test_a_pull_request_with_another_base_than_main_is_ignored(
     forge: RemoteForge, work: Work, repository: Repository
 ) -> None:
     pull = work.open_pull("feature").number
@@ -147,7 +147,7 @@ def test_a_base_that_is_not_main_takes_a_pull_request_out_of_sight(
     assert [open_pull.number for open_pull in forge.pulls()] == [pull]
 
 
-def test_more_branches_than_a_page_holds_are_all_seen(forge: RemoteForge, work: Work) -> None:
+def test_all_branches_of_several_pages_are_reported(forge: RemoteForge, work: Work) -> None:
     names = [f"many/{number}" for number in range(55)]
     refs = [f"{work.main}:refs/heads/{name}" for name in names]
     git(work.mirror.path, "push", "--quiet", pusher(work), *refs)
@@ -155,7 +155,7 @@ def test_more_branches_than_a_page_holds_are_all_seen(forge: RemoteForge, work: 
     assert heads.keys() == {"main", *names}
 
 
-def test_two_programs_that_make_the_labels_at_once_leave_each_there_once(
+def test_two_programs_that_create_labels_at_once_leave_no_duplicates(
     gitea: Server, forge: RemoteForge, repository: Repository, owner: Person
 ) -> None:
     """Gitea allows a second label of the same name; here both list labels before either creates."""
@@ -194,7 +194,7 @@ def _list_together(list_labels: Callable[[], None], both: threading.Barrier) -> 
     return listed_once
 
 
-def test_one_of_ours_that_a_person_points_at_another_branch_has_ended_and_is_not_merged(
+def test_a_pull_request_that_a_person_retargets_is_closed_and_not_merged(
     forge: RemoteForge, work: Work, repository: Repository
 ) -> None:
     pull = work.open_pull("feature", body="<!-- caloron:pull/s-1/login/0 -->")
@@ -247,7 +247,7 @@ def test_labels_are_made_once_however_many_threads_need_them(
     assert all(forge.issue(number).labels == ("caloron:assigned",) for number in numbers)
 
 
-def test_a_label_that_is_there_twice_or_was_removed_is_no_trouble(
+def test_a_duplicate_or_removed_label_is_harmless(
     forge: RemoteForge, repository: Repository
 ) -> None:
     for _ in range(2):
@@ -299,7 +299,7 @@ def test_with_one_account_a_verdict_is_a_comment_and_a_status(
     assert forge.checks(pull.head).state == "none"
 
 
-def test_a_second_token_of_the_same_account_is_one_account(
+def test_two_tokens_of_the_same_account_count_as_one_account(
     gitea: Server, repository: Repository, owner: Person
 ) -> None:
     token = gitea.token("owner", "all")
@@ -308,57 +308,57 @@ def test_a_second_token_of_the_same_account_is_one_account(
     forge.close()
 
 
-def test_who_has_a_say_is_asked_only_for_commands_and_verdicts(
+def test_permissions_are_requested_only_for_commands_and_verdicts(
     forge: RemoteForge, gitea: Server, work: Work, repository: Repository
 ) -> None:
-    stranger, reader = gitea.person("stranger"), gitea.person("reader")
+    outsider, reader = gitea.person("outsider"), gitea.person("reader")
     repository.collaborator(reader, "read")
     issue = forge.create_issue("task", "", ()).number
     pull = work.open_pull("feature")
-    for who, text in (("stranger", "resolved"), ("stranger", "hello"), ("reader", "caloron:cancel"),
+    for who, text in (("outsider", "resolved"), ("outsider", "hello"), ("reader", "caloron:cancel"),
                       ("robot", "caloron:retry\nplease"), ("owner", "resolved")):  # fmt: skip
-        repository.seen_by(gitea.person(who)).comment(issue, text)
+        repository.acting_as(gitea.person(who)).comment(issue, text)
     trusted_by_comment = {
         (comment.author, comment.body.split()[0]): comment.trusted
         for comment in forge.comments(issue)
     }
     assert trusted_by_comment == {
-        ("stranger", "resolved"): False,
-        ("stranger", "hello"): False,
+        ("outsider", "resolved"): False,
+        ("outsider", "hello"): False,
         ("reader", "caloron:cancel"): False,
         ("robot", "caloron:retry"): True,
         ("owner", "resolved"): True,
     }
-    repository.seen_by(stranger).review(pull.number, "APPROVED", "fine", pull.head)
+    repository.acting_as(outsider).review(pull.number, "APPROVED", "fine", pull.head)
     assert [(review.author, review.trusted) for review in forge.reviews(pull.number)] == [
-        ("stranger", False)
+        ("outsider", False)
     ]
     listed = connect(
-        "gitea", gitea.url, repository.full_name, repository.who.token, people=("Stranger",)
+        "gitea", gitea.url, repository.full_name, repository.who.token, people=("Outsider",)
     )
     assert {comment.author: comment.trusted for comment in listed.comments(issue)} == {
-        "stranger": True, "reader": False, "robot": False, "owner": True,
+        "outsider": True, "reader": False, "robot": False, "owner": True,
     }  # fmt: skip
     listed.close()
 
 
-def test_an_account_without_administration_still_knows_who_may_write(
+def test_an_account_without_administration_knows_the_writers(
     gitea: Server, repository: Repository, robot: Person
 ) -> None:
     """Gitea lets only administrators ask about others."""
     helper = gitea.person("helper")
     repository.collaborator(helper, "write")
     issue = repository.open_issue("task")["number"]
-    repository.seen_by(helper).comment(issue, "caloron:retry")
-    repository.seen_by(gitea.person("stranger")).comment(issue, "caloron:retry")
+    repository.acting_as(helper).comment(issue, "caloron:retry")
+    repository.acting_as(gitea.person("outsider")).comment(issue, "caloron:retry")
     forge = connect("gitea", gitea.url, repository.full_name, robot.token)
     assert {comment.author: comment.trusted for comment in forge.comments(issue)} == {
-        "helper": True, "stranger": False,
+        "helper": True, "outsider": False,
     }  # fmt: skip
     forge.close()
 
 
-def test_what_a_person_wrote_at_lines_of_a_change_is_part_of_the_review(
+def test_line_comments_of_a_person_are_part_of_the_review(
     forge: RemoteForge, work: Work, repository: Repository, robot: Person
 ) -> None:
     pull = work.open_pull("feature", {"a.txt": "one\ntwo\n"})
@@ -380,7 +380,7 @@ def test_a_push_just_before_does_not_stop_a_merge(forge: RemoteForge, work: Work
     assert forge.merge(pull.number, second, work.main, "m").pull.head == second
 
 
-def test_a_protected_main_says_what_it_asks_for_and_what_to_grant(
+def test_the_error_of_a_protected_main_names_its_rule_and_the_permission(
     forge: RemoteForge, work: Work, repository: Repository
 ) -> None:
     repository.protect(
@@ -404,7 +404,7 @@ def test_a_protected_main_says_what_it_asks_for_and_what_to_grant(
     assert forge.checks(pull.head).state == "green"
 
 
-def test_a_merge_that_lacks_approvals_waits_for_people_and_says_for_how_many(
+def test_a_merge_waits_for_approvals_and_names_their_number(
     two: RemoteForge, repository: Repository, gitea: Server, tmp_path: Path
 ) -> None:
     work = Work(two, tmp_path / "of-two.git")
@@ -422,7 +422,7 @@ def test_a_merge_that_lacks_approvals_waits_for_people_and_says_for_how_many(
     assert two.merge(pull.number, pull.head, work.main, "m").pull.state == "merged"
 
 
-def test_addresses_of_pages_are_those_that_the_user_reaches_the_forge_at(
+def test_addresses_of_pages_use_the_host_of_the_user(
     gitea: Server, repository: Repository, owner: Person
 ) -> None:
     """Gitea uses the address in its settings, which may differ: http behind TLS, for example."""
@@ -436,7 +436,7 @@ def test_addresses_of_pages_are_those_that_the_user_reaches_the_forge_at(
 
 
 @pytest.mark.parametrize("why", ["no manual merges", "protected"])
-def test_gitea_makes_the_merge_where_a_push_would_not_be_shown_or_main_is_protected(
+def test_gitea_merges_where_a_push_is_not_shown_or_main_is_protected(
     forge: RemoteForge, work: Work, repository: Repository, why: str
 ) -> None:
     repository.change(allow_manual_merge=why == "protected")
@@ -452,7 +452,7 @@ def test_gitea_makes_the_merge_where_a_push_would_not_be_shown_or_main_is_protec
     assert work.mirror.tree(merged.merge_commit) == made.tree
 
 
-def test_the_way_to_merge_is_one_that_the_repository_allows(
+def test_the_merge_method_is_allowed_by_the_repository(
     forge: RemoteForge, work: Work, repository: Repository
 ) -> None:
     only = {"allow_merge_commits": False, "allow_rebase": False, "allow_squash_merge": True}
@@ -467,16 +467,16 @@ def test_the_way_to_merge_is_one_that_the_repository_allows(
 def test_a_change_from_a_fork_is_fetched_by_its_number(
     forge: RemoteForge, work: Work, gitea: Server, repository: Repository
 ) -> None:
-    stranger = gitea.person("stranger")
+    outsider = gitea.person("outsider")
     name = repository.full_name.split("/")[1]
-    stranger.post(f"{repository.path}/forks", {})
-    fork = Repository(stranger, f"stranger/{name}")
+    outsider.post(f"{repository.path}/forks", {})
+    fork = Repository(outsider, f"outsider/{name}")
     head = fork.write_file("fork.txt", "x", new_branch="idea")
-    number = stranger.post(
-        f"{repository.path}/pulls", {"title": "idea", "head": "stranger:idea", "base": "main"}
+    number = outsider.post(
+        f"{repository.path}/pulls", {"title": "idea", "head": "outsider:idea", "base": "main"}
     )["number"]
     pull = forge.pull(number)
-    assert (pull.branch, pull.head, pull.author) == ("stranger:idea", head, "stranger")
+    assert (pull.branch, pull.head, pull.author) == ("outsider:idea", head, "outsider")
     assert not work.mirror.has(head)
     work.mirror.fetch_head(head, pull.branch, number)
     assert work.mirror.has(head)
@@ -484,7 +484,7 @@ def test_a_change_from_a_fork_is_fetched_by_its_number(
         forge.push(work.mirror.path, pull.branch, head, "")
 
 
-def test_a_token_that_is_replaced_in_its_file_is_read_again_by_the_api_and_by_git(
+def test_a_token_replaced_in_its_file_is_used_by_the_api_and_by_git(
     gitea: Server, repository: Repository, tmp_path: Path
 ) -> None:
     scopes = ("write:issue", "write:repository", "read:user")
@@ -508,7 +508,7 @@ def test_a_token_that_is_replaced_in_its_file_is_read_again_by_the_api_and_by_gi
     forge.close()
 
 
-def test_a_forge_that_is_away_is_waited_for_and_the_token_is_never_in_git(
+def test_an_unavailable_forge_raises_and_the_token_is_never_in_git(
     own_gitea: Server, tmp_path: Path
 ) -> None:
     gitea, owner = own_gitea, own_gitea.person("owner")
@@ -533,7 +533,7 @@ def test_a_forge_that_is_away_is_waited_for_and_the_token_is_never_in_git(
     assert forge.branch("feature") is not None
 
 
-def test_an_empty_repository_is_told_and_polled(gitea: Server, owner: Person) -> None:
+def test_an_empty_repository_is_recognised_and_polled(gitea: Server, owner: Person) -> None:
     made = gitea.repository(owner, empty=True)
     forge = connect("gitea", f"{gitea.url}/api/v1", made.full_name, owner.token)
     assert forge.about().empty

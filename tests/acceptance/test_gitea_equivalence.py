@@ -40,7 +40,7 @@ FINISHED = {
     "comments": [FEEDBACK, "completed: Completed via PR #{pull}"],
     "pull": {"state": "merged", "verdicts": ["APPROVED\n\nat gate judge-{task}"]},
 }
-#: Step, the statuses of the three tasks, and what stands on the forge for each of them.
+#: Step, the statuses of the three tasks, and the expected objects on the forge for each task.
 TABLE: list[tuple[str, str, tuple[dict[str, Any], ...]]] = [
     ("both are started", "GGP", (STARTED, STARTED, WAITING)),
     ("pull request of task-1", "VGP", (IN_REVIEW, STARTED, WAITING)),
@@ -50,7 +50,7 @@ TABLE: list[tuple[str, str, tuple[dict[str, Any], ...]]] = [
     ("pull request of task-3", "DDV", (FINISHED, FINISHED, IN_REVIEW)),
     ("task-3 is merged", "DDD", (FINISHED, FINISHED, FINISHED)),
 ]
-#: Every state that the three go through, one move at a time.
+#: Every state of the three tasks, move by move.
 MOVES = ["PPP", "RPP", "RRP", "GRP", "GGP", "VGP", "VVP", "DVP", "DDP", "DDR", "DDG", "DDV", "DDD"]
 
 
@@ -153,7 +153,7 @@ def check(home: GiteaHome, number: int) -> None:
         raise
 
 
-def test_the_diamond_goes_through_the_table_on_a_real_gitea(home: GiteaHome) -> None:
+def test_the_diamond_follows_the_table_on_a_real_gitea(home: GiteaHome) -> None:
     names = list(TITLES)
     work = {name: home.gate(f"work-{name}") for name in names}
     judge = {name: home.gate(f"judge-{name}") for name in names}
@@ -203,7 +203,7 @@ def _check_the_end(home: GiteaHome) -> None:
     assert len(names) == len(set(names))
 
 
-def test_a_rejected_change_and_one_that_a_person_closes_go_the_way_of_the_table(
+def test_a_rejected_and_a_closed_change_follow_the_table(
     home: GiteaHome,
 ) -> None:
     """`changes_requested` for the first task, `pr_closed` for the second."""

@@ -95,7 +95,7 @@ MADE = {
 
 @pytest.mark.parametrize("way", LOST)
 @pytest.mark.parametrize("name", MADE)
-def test_an_object_whose_answer_was_lost_is_found_exactly_once(
+def test_an_object_whose_response_was_lost_exists_exactly_once(
     broken: Broken, name: str, way: Way
 ) -> None:
     made = MADE[name]
@@ -115,7 +115,7 @@ def test_a_request_that_never_arrived_leaves_nothing(broken: Broken) -> None:
     assert broken.forge.create_issue("one", marker(KEY), ()).number == 2
 
 
-def test_a_verdict_comment_whose_answer_was_lost_is_found_exactly_once(broken: Broken) -> None:
+def test_a_verdict_comment_whose_response_was_lost_exists_exactly_once(broken: Broken) -> None:
     pull = broken.world.clone.open_pull(broken.forge, "feature")
     body, key = review_body("approved", pull.number, pull.head)
     broken.proxy.fault("POST", "/comments$", "cut after")
@@ -129,7 +129,7 @@ def test_a_verdict_comment_whose_answer_was_lost_is_found_exactly_once(broken: B
     assert statuses == {"caloron/review": "success"}
 
 
-def test_a_review_whose_answer_was_lost_is_found_exactly_once(two_accounts: Broken) -> None:
+def test_a_review_whose_response_was_lost_exists_exactly_once(two_accounts: Broken) -> None:
     pull = two_accounts.world.clone.open_pull(two_accounts.forge, "feature")
     body, key = review_body("approved", pull.number, pull.head)
     two_accounts.proxy.fault("POST", "/reviews$", "cut after")
@@ -142,7 +142,7 @@ def test_a_review_whose_answer_was_lost_is_found_exactly_once(two_accounts: Brok
     assert len(two_accounts.server.who.get(path)) == 1
 
 
-def test_a_merge_whose_answer_was_lost_is_merged_once(broken: Broken) -> None:
+def test_a_merge_whose_response_was_lost_happens_once(broken: Broken) -> None:
     pull = broken.world.clone.open_pull(broken.forge, "feature")
     base = main_of(broken.forge)
     broken.proxy.fault("POST", "/merge$", "cut after")
@@ -155,7 +155,7 @@ def test_a_merge_whose_answer_was_lost_is_merged_once(broken: Broken) -> None:
     assert count == "1"
 
 
-def test_a_push_whose_answer_was_lost_is_done(broken: Broken) -> None:
+def test_a_push_whose_response_was_lost_is_done(broken: Broken) -> None:
     commit = broken.world.clone.commit("feature", {"a.txt": "1"})
     broken.proxy.fault("POST", "git-receive-pack$", "cut after")
     # The adapter checks this itself: the branch shows whether it was moved.
@@ -177,7 +177,7 @@ CHANGES: dict[str, tuple[str, str, Callable[[Forge], Any], Callable[[Any], Any]]
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_whose_answer_was_lost_may_be_made_again(broken: Broken, name: str) -> None:
+def test_a_change_whose_response_was_lost_may_be_repeated(broken: Broken, name: str) -> None:
     method, path, change, holds = CHANGES[name]
     broken.proxy.fault(method, path, "cut after")
     with broken.proxy.counting() as heard, pytest.raises(ForgeUnavailable):
@@ -189,9 +189,7 @@ def test_a_change_whose_answer_was_lost_may_be_made_again(broken: Broken, name: 
     assert len(names) == len(set(names))
 
 
-def test_labels_are_made_once_even_if_the_answer_to_one_is_lost(
-    gitea: Server, tmp_path: Path
-) -> None:
+def test_labels_are_created_once_even_if_a_response_is_lost(gitea: Server, tmp_path: Path) -> None:
     """Gitea makes a second label of the same name without a word."""
     with gitea_world(gitea, tmp_path) as world:
         assert world.proxy
@@ -208,7 +206,7 @@ def test_labels_are_made_once_even_if_the_answer_to_one_is_lost(
         assert {"caloron:task", "caloron:done", "caloron:escalated"} <= set(names)
 
 
-def test_a_server_that_never_answers_is_given_up(
+def test_a_request_to_a_server_that_never_answers_times_out(
     broken: Broken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fresh = broken.world.reopened()
@@ -239,9 +237,7 @@ def test_a_poll_that_fails_loses_nothing(broken: Broken) -> None:
     assert watch.look() == {}
 
 
-def test_a_server_that_was_killed_is_found_again_when_it_is_back(
-    own_gitea: Server, tmp_path: Path
-) -> None:
+def test_polling_continues_when_a_killed_server_is_back(own_gitea: Server, tmp_path: Path) -> None:
     with gitea_world(own_gitea, tmp_path) as world:
         watch = Watch(world.forge)
         issue = world.forge.create_issue("one", marker(KEY), ())

@@ -20,11 +20,18 @@ def writes(home: Home, name: str, run: str = "true") -> None:
 
 def on(home: Home, repository: Repository) -> Home:
     home.environment[TOKEN] = repository.who.token
-    where = ("--host", repository.who.url, "--repo", repository.full_name, "--token-env", TOKEN)
-    return home.init("demo", "--forge", "gitea", *where)
+    forge_options = (
+        "--host",
+        repository.who.url,
+        "--repo",
+        repository.full_name,
+        "--token-env",
+        TOKEN,
+    )
+    return home.init("demo", "--forge", "gitea", *forge_options)
 
 
-def test_a_project_that_is_made_anew_does_not_go_on_with_the_branches_of_the_old_one(
+def test_a_recreated_project_does_not_use_the_branches_of_the_old_project(
     bare_home: Home, gitea: Server
 ) -> None:
     repository = gitea.repository(gitea.person("robot"))
@@ -40,7 +47,7 @@ def test_a_project_that_is_made_anew_does_not_go_on_with_the_branches_of_the_old
     assert {"agent/a/demo-1", "agent/a/demo-2"} <= repository.branches().keys()
 
 
-def test_two_homes_with_one_name_work_beside_each_other(
+def test_two_homes_with_the_same_project_name_do_not_interfere(
     bare_home: Home, gitea: Server, tmp_path: Path
 ) -> None:
     repository = gitea.repository(gitea.person("robot"))

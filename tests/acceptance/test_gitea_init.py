@@ -54,7 +54,7 @@ def nothing_was_made(home: Home) -> bool:
     )
 
 
-def test_a_project_is_made_for_a_repository_and_says_what_was_found(
+def test_init_creates_a_project_and_describes_the_repository(
     home: Home, repository: Repository
 ) -> None:
     repository.write_file("shop.py", "items = []\n")
@@ -97,7 +97,7 @@ def test_the_api_root_and_another_default_branch_are_understood(
     assert made.data["repository"]["default_branch"] == "trunk"
 
 
-def test_a_repository_without_a_commit_gets_its_first_one(
+def test_a_repository_without_a_commit_gets_its_first_commit(
     home: Home, gitea: Server, ada: Person
 ) -> None:
     repository = gitea.repository(ada, empty=True)
@@ -162,7 +162,7 @@ def test_a_token_from_a_file_or_from_gits_credential_helper_will_do(
         ({"--host": "https://{host}"}, 7, "should its address begin with http:"),
     ],
 )
-def test_bad_input_is_refused_in_words_with_nothing_made(
+def test_bad_input_is_refused_and_nothing_is_created(
     home: Home, repository: Repository, change: dict[str, str], code: int, words: str
 ) -> None:
     usual_options = dict(zip(arguments(repository)[2::2], arguments(repository)[3::2], strict=True))
@@ -241,7 +241,7 @@ BY_BOB, REVIEWER = {"token": "BOB"}, {"more": ("--reviewer-token-env", "BOB")}
          "behind main (the rule main)", "do not block outdated pull requests"),
     ],
 )  # fmt: skip
-def test_a_repository_in_which_no_sprint_could_end_is_refused_with_what_to_grant(
+def test_a_repository_without_the_needed_permissions_is_refused_with_their_names(
     home: Home, repository: Repository, bob: Person, prepare: Change, options: Any, words: str,
     grant: str,
 ) -> None:  # fmt: skip
@@ -263,12 +263,12 @@ def test_required_approvals_and_a_protected_main_are_no_obstacle_with_a_second_a
     assert made.data["protected"] is True
 
 
-def test_rules_that_let_our_account_push_are_no_obstacle(
+def test_rules_that_let_the_account_push_are_no_obstacle(
     home: Home, repository: Repository, bob: Person
 ) -> None:
     repository.collaborator(bob)
     repository.protect("agent/**", **PUSHED, push_whitelist_usernames=["ada"])
-    # A pattern with one asterisk ends at the slash: it is for none of ours.
+    # A pattern with a single asterisk ends at the slash: it matches no branch of Caloron.
     repository.protect("caloron/*", enable_push=False)
     made = home.caloron(*arguments(repository))
     assert made.code == 0, made
@@ -289,7 +289,7 @@ def test_inside_a_clone_of_the_repository_commands_find_its_project(
     assert home.caloron("status", cwd=clone).data["project"] == "demo"
 
 
-def test_a_person_takes_part_with_the_commands_as_in_the_pages(
+def test_a_person_acts_with_commands_as_in_the_web_pages(
     home: Home, repository: Repository, bob: Person
 ) -> None:
     home.caloron(*arguments(repository))
@@ -311,7 +311,7 @@ def test_a_person_takes_part_with_the_commands_as_in_the_pages(
     assert repository.file("a.txt") == "a\n"
 
 
-def test_take_brings_what_was_merged_on_the_forge_into_a_clone(
+def test_take_brings_merged_work_of_the_forge_into_a_clone(
     home: Home, repository: Repository
 ) -> None:
     clone = home.root / "clone"
@@ -336,14 +336,14 @@ def test_a_checkout_of_another_repository_is_refused(home: Home, repository: Rep
         answer = home.caloron(*arguments(repository, "--checkout", str(checkout)))
         assert (answer.code, why in answer.error["message"]) == (2, True), answer
         assert nothing_was_made(home)
-    # A copy that says nothing of its origin is known by its first commit.
+    # A copy without a remote is recognised by its first commit.
     clone = home.root / "clone"
     subprocess.run(["git", "clone", "-q", repository.clone_url, clone], check=True)
     subprocess.run(["git", "-C", clone, "remote", "remove", "origin"], check=True)
     assert home.caloron(*arguments(repository, "--checkout", str(clone))).code == 0
 
 
-def test_webhooks_that_cannot_be_heard_are_told_before_a_sprint_is_recorded(
+def test_an_unusable_webhook_is_reported_before_a_sprint_is_recorded(
     home: Home, repository: Repository
 ) -> None:
     home.caloron(*arguments(repository))
@@ -354,7 +354,9 @@ def test_webhooks_that_cannot_be_heard_are_told_before_a_sprint_is_recorded(
     assert home.caloron("history").data["sprints"] == []
 
 
-def test_take_without_a_clone_says_how_to_get_one(home: Home, repository: Repository) -> None:
+def test_take_without_a_clone_names_the_command_that_makes_it(
+    home: Home, repository: Repository
+) -> None:
     home.caloron(*arguments(repository))
     answer = home.caloron("take")
     assert answer.code == 8
@@ -365,9 +367,7 @@ def test_take_without_a_clone_says_how_to_get_one(home: Home, repository: Reposi
     assert home.caloron("take", cwd=clone).data["how"] == "fast-forward"
 
 
-def test_a_person_reviews_with_the_one_account_that_there_is(
-    home: Home, repository: Repository
-) -> None:
+def test_a_person_reviews_with_the_only_account(home: Home, repository: Repository) -> None:
     home.caloron(*arguments(repository))
     repository.write_file("a.txt", "a\n", new_branch="work")
     pull = str(repository.open_pull("work", "A")["number"])
@@ -410,7 +410,7 @@ def test_the_doctor_asks_the_forge(home: Home, repository: Repository) -> None:
     assert "forge" in failed.error["message"]
 
 
-def test_no_look_that_needs_no_forge_asks_it(home: Home, repository: Repository) -> None:
+def test_commands_that_need_no_forge_do_not_contact_it(home: Home, repository: Repository) -> None:
     home.caloron(*arguments(repository))
     del home.environment["ADA"]
     home.set(host="http://127.0.0.1:1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.support.gitea import Person, Repository, Server
 from tests.support.home import Home
+from tests.support.sockets import free_port
 from tests.support.wait import process_lives, wait_for
 
 SECRET = "what-only-the-forge-and-we-know"
@@ -39,14 +39,8 @@ def repository(server: Server, ada: Person) -> Repository:
 def home(bare_home: Home, repository: Repository, ada: Person) -> Home:
     """A home with project `demo` on that repository."""
     bare_home.environment |= {"ADA": ada.token, "HOOK": SECRET}
-    where = ("--host", ada.url, "--repo", repository.full_name, "--token-env", "ADA")
-    return bare_home.init("demo", "--forge", "gitea", *where)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    forge_options = ("--host", ada.url, "--repo", repository.full_name, "--token-env", "ADA")
+    return bare_home.init("demo", "--forge", "gitea", *forge_options)
 
 
 def progress_of(repository: Repository, number: int = 1) -> list[str]:
@@ -54,7 +48,7 @@ def progress_of(repository: Repository, number: int = 1) -> list[str]:
     return [body for body in bodies if "/progress -->" in body]
 
 
-def test_a_person_is_heard_by_webhook_long_before_the_next_look(
+def test_a_webhook_delivers_an_act_long_before_the_next_poll(
     home: Home, repository: Repository
 ) -> None:
     port, gate = free_port(), home.gate("work")
@@ -69,7 +63,7 @@ def test_a_person_is_heard_by_webhook_long_before_the_next_look(
     assert answer.statuses == {"a": "Cancelled"}, answer
 
 
-def test_a_webhook_with_another_secret_wakes_nobody(home: Home, repository: Repository) -> None:
+def test_a_webhook_with_another_secret_is_ignored(home: Home, repository: Repository) -> None:
     port, gate = free_port(), home.gate("work")
     home.set(webhook=f"127.0.0.1:{port}", webhook_secret_env="HOOK", poll_s=3600.0)
     repository.webhook(f"http://127.0.0.1:{port}/", "another secret")
@@ -87,7 +81,7 @@ def test_a_webhook_with_another_secret_wakes_nobody(home: Home, repository: Repo
     assert stopped.statuses["a"] != "Cancelled"
 
 
-def test_an_outage_is_shown_and_over_without_anybody_being_blamed(
+def test_an_outage_is_shown_and_ends_without_a_failed_attempt(
     home: Home, server: Server, repository: Repository
 ) -> None:
     gate = home.gate("work")
@@ -110,7 +104,7 @@ def test_an_outage_is_shown_and_over_without_anybody_being_blamed(
     assert len(progress_of(repository)) == 1
 
 
-def test_stop_ends_the_agents_of_a_killed_engine_while_the_forge_is_away(
+def test_stop_ends_the_agents_of_a_killed_engine_while_the_forge_is_unavailable(
     home: Home, server: Server
 ) -> None:
     gate = home.gate("work")
@@ -157,7 +151,7 @@ def test_each_task_has_one_progress_comment_that_ends_with_done(
 
 
 def test_the_token_is_written_nowhere(home: Home, repository: Repository, ada: Person) -> None:
-    """Neither by us nor by an agent that finds it, in whatever way, and says it."""
+    """Neither Caloron nor an agent that prints the token writes it to a file."""
     home.script(
         WRITES | {"output": f"I found {ada.token}", "files": {"a.txt": "a\n"}},
         {"when": {"role": "review"}, "output": f"I saw {ada.token}\nAPPROVED"},
@@ -175,7 +169,7 @@ def test_the_token_is_written_nowhere(home: Home, repository: Repository, ada: P
         assert not [c for c in repository.comments(number) if ada.token in c["body"]]
 
 
-def test_a_token_is_not_handed_to_agents_even_if_somebody_asks_for_it(home: Home) -> None:
+def test_agents_never_get_a_token_even_if_the_settings_pass_it(home: Home) -> None:
     home.script(WRITES).set(pass_env=["ADA"])
     answer = home.sprint(TASK)
     assert answer.code == 2

@@ -23,12 +23,12 @@ def later() -> None:
     time.sleep(1.1)
 
 
-def test_a_stranger_cannot_bring_her_text_in_by_opening_her_labelled_issue_again(
+def test_an_untrusted_author_cannot_change_a_task_by_reopening_her_labelled_issue(
     bare_home: Home, gitea: Server
 ) -> None:
     live = live_project(bare_home, gitea)
     home, repository = live.home, live.repository
-    eve = repository.seen_by(gitea.person("eve"))
+    eve = repository.acting_as(gitea.person("eve"))
     number = eve.open_issue("Hers", "harmless")["number"]
     live.ada.label(number, LABEL)
     eve.edit_issue(number, state="closed")

@@ -54,7 +54,7 @@ def test_an_idle_poll_of_a_hundred_tasks_is_three_requests_at_most(
     assert len(heard) <= 15, [str(h) for h in heard]
 
 
-def test_one_change_among_a_hundred_costs_a_few_requests_more(
+def test_a_change_among_a_hundred_tasks_costs_few_extra_requests(
     world: World, proxy: FaultProxy, repository: Repository
 ) -> None:
     for n in range(55):
@@ -78,10 +78,10 @@ def until_idle(watch: Watch, proxy: FaultProxy) -> None:
     raise AssertionError([str(h) for h in heard])
 
 
-def test_a_look_costs_two_requests_for_each_pull_request_that_changed_and_one_for_fifty_others(
+def test_a_poll_costs_two_requests_per_changed_pull_request_and_one_per_fifty_others(
     world: World, proxy: FaultProxy, repository: Repository
 ) -> None:
-    """However many tasks there are. Three lists are asked for in any case."""
+    """The number of tasks does not matter. Each poll reads three lists."""
     pulls = []
     for n in range(10):
         repository.write_file(f"{n}.txt", "new\n", new_branch=f"feature-{n}")
@@ -113,8 +113,8 @@ def test_a_finished_task_costs_a_known_number_of_requests(gitea: Server, bare_ho
     proxy, robot = FaultProxy(gitea.url), gitea.person("robot")
     repository = gitea.repository(robot)
     bare_home.environment["ROBOT"] = robot.token
-    where = ("--host", proxy.url, "--repo", repository.full_name, "--token-env", "ROBOT")
-    home = bare_home.init("demo", "--forge", "gitea", *where, poll_s=3600.0)
+    forge_options = ("--host", proxy.url, "--repo", repository.full_name, "--token-env", "ROBOT")
+    home = bare_home.init("demo", "--forge", "gitea", *forge_options, poll_s=3600.0)
     names = ("a", "b", "c")
     home.script(*map(writes, names))
     with proxy.counting() as heard:

@@ -39,11 +39,11 @@ def in_every_run(test: pytest.Function) -> bool:
 
 @pytest.fixture  # type: ignore[no-redef]
 def forge_of_a_person(gitea: Server, tmp_path: Path) -> Iterator[tuple[Forge, Person]]:
-    """In the place of the local one of the table."""
+    """The forge and the person of the table, on Gitea instead of the local forge."""
     ours, anna = gitea.person("caloron"), gitea.person("anna")
     repository = gitea.repository(ours)
     repository.collaborator(anna)
-    hers = repository.seen_by(anna)
+    hers = repository.acting_as(anna)
     forge = connect("gitea", gitea.url, repository.full_name, ours.token)
     yield forge, GiteaPerson(hers, Clone(hers.push_url, tmp_path / "clone"))
     forge.close()

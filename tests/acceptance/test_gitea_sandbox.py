@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.gitea_home import REVIEWER_TOKEN, TOKEN, GiteaHome
-from tests.acceptance.searching import where
+from tests.acceptance.searching import sources_of_secret
 from tests.support.gitea import Server
 from tests.support.home import does, task, writes
 
@@ -18,19 +18,19 @@ _SEARCH = """
 import json, os, subprocess, sys
 
 needles = {name: value[::-1].encode() for name, value in json.load(open(sys.argv[1])).items()}
-found, looked = set(), 0
+matches, searched = set(), 0
 
-def look(place, data):
-    global looked
-    looked += 1
-    found.update(f"{name} in {place}" for name, value in needles.items() if value in data)
+def search(source, data):
+    global searched
+    searched += 1
+    matches.update(f"{name} in {source}" for name, value in needles.items() if value in data)
 
 for name, value in os.environ.items():
-    look(f"environment {name}", value.encode())
+    search(f"environment {name}", value.encode())
 for pid in filter(str.isdecimal, os.listdir("/proc")):
     for part in ("environ", "cmdline"):
         try:
-            look(f"/proc/{part}", open(f"/proc/{pid}/{part}", "rb").read())
+            search(f"/proc/{part}", open(f"/proc/{pid}/{part}", "rb").read())
         except OSError:
             pass
 for command in (
@@ -38,12 +38,12 @@ for command in (
     ("git", "ls-remote"), ("git", "log", "--all", "--format=%B"),
 ):
     done = subprocess.run(command, capture_output=True, timeout=60)
-    look(" ".join(command), done.stdout + done.stderr)
+    search(" ".join(command), done.stdout + done.stderr)
 asked = b"protocol=http\\nhost=127.0.0.1\\n\\n"
 quiet = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
 done = subprocess.run(("git", "credential", "fill"), input=asked, capture_output=True, env=quiet)
-look("git credential", done.stdout + done.stderr)
-# Installed programs are the same for everybody; all the rest is read.
+search("git credential", done.stdout + done.stderr)
+# Installed programs are the same on every machine; all other files are read.
 system = {"/proc", "/sys", "/dev", "/usr", "/lib", "/lib64", "/bin", "/sbin"}
 installed = {"lib", "libexec", "share", "include", "pkg", "src", "toolchains", "registry", ".git"}
 for folder, folders, files in os.walk("/"):
@@ -56,12 +56,12 @@ for folder, folders, files in os.walk("/"):
         path = os.path.join(folder, name)
         try:
             if os.path.isfile(path) and os.path.getsize(path) < 64 << 20:
-                look(path, open(path, "rb").read())
+                search(path, open(path, "rb").read())
         except OSError:
             pass
-for line in sorted(found):
-    print("found: " + line, flush=True)
-print(f"looked: {sys.argv[2]} at {looked} places", flush=True)
+for line in sorted(matches):
+    print("match: " + line, flush=True)
+print(f"searched: {sys.argv[2]} in {searched} sources", flush=True)
 """
 
 
@@ -96,7 +96,7 @@ class _ArgvWatch:
     "reviewer",
     [pytest.param(False, id="one account", marks=pytest.mark.long), pytest.param(True, id="two")],
 )
-def test_no_token_of_the_forge_is_anywhere_an_agent_can_look_or_written_down(
+def test_no_token_of_the_forge_is_readable_for_an_agent_or_written_to_a_file(
     gitea: Server, tmp_path: Path, reviewer: bool
 ) -> None:
     home = GiteaHome(tmp_path, gitea, reviewer=reviewer)
@@ -120,15 +120,15 @@ def test_no_token_of_the_forge_is_anywhere_an_agent_can_look_or_written_down(
     answer = home.sprint(task("a"))
     watch.end()
     assert answer.code == 0, answer.stdout
-    roles = {line.split()[0] for line in home.printed("looked: ")}
+    roles = {line.split()[0] for line in home.printed("searched: ")}
     assert roles >= {"implement", "review", "fix"}
     # The search works: it finds the decoy in the files and in git.
-    matches = set(home.printed("found: "))
+    matches = set(home.printed("match: "))
     assert any(line.startswith("DECOY in ") and "decoy.txt" in line for line in matches)
     assert {line for line in matches if not line.startswith("DECOY ")} == set()
     assert (watch.leaks, watch.rounds > 10) == (set(), True)
     for token in home.tokens:
-        assert where(home, token, answer) == []
+        assert sources_of_secret(home, token, answer) == []
         assert token not in json.dumps(_on_the_forge(home))
 
 

@@ -55,7 +55,7 @@ def test_a_sprint_runs_with_exactly_the_least_scopes(home: GiteaHome) -> None:
     ],
     ids=str,
 )
-def test_a_sprint_with_less_says_which_scope_is_missing(
+def test_a_sprint_with_fewer_scopes_names_the_missing_scope(
     home: GiteaHome, gitea: Server, account: str, scopes: tuple[str, ...], missing: str
 ) -> None:
     """The token was replaced by a weaker token since `init` checked it."""

@@ -14,7 +14,7 @@ from tests.support.gitea import Server, program
 ROOT = Path(__file__).parents[2]
 
 
-def test_what_was_answered_is_there_after_a_power_cut(own_gitea: Server) -> None:
+def test_acknowledged_writes_survive_a_power_cut(own_gitea: Server) -> None:
     repository = own_gitea.repository(own_gitea.person("anna"))
     number = repository.open_issue("one")["number"]
     own_gitea.kill()
@@ -65,7 +65,7 @@ def _script(folder: Path, path: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_without_go_the_script_says_what_is_missing(tmp_path: Path) -> None:
+def test_without_go_the_script_names_the_missing_program(tmp_path: Path) -> None:
     path = tmp_path / "bin"
     path.mkdir()
     for name in ("sh", "mkdir", "flock", "id"):
@@ -76,7 +76,7 @@ def test_without_go_the_script_says_what_is_missing(tmp_path: Path) -> None:
     assert "Go is missing" in result.stderr
 
 
-def test_it_is_built_once_and_half_a_build_is_none(tmp_path: Path) -> None:
+def test_gitea_is_built_once_and_an_interrupted_build_is_repeated(tmp_path: Path) -> None:
     path = tmp_path / "bin"
     path.mkdir()
     (path / "go").write_text(FAKE_GO)

@@ -17,7 +17,7 @@ _WILD = stages(*_NAMES, "double_n", "text_split", "http_get") | CONSTANTS
 
 @settings(max_examples=2500, suppress_health_check=list(HealthCheck), deadline=None, database=None)
 @given(nodes(_WILD, most_leaves=8), st.integers(0, 3), st.randoms(use_true_random=False))
-def test_whatever_graph_comes_the_answer_is_a_verdict(root, damage, random):
+def test_every_random_graph_gets_a_verdict(root, damage, random):
     """Two profiles and two forms, sound and damaged: 10,000 graphs, no crash, no hang."""
     text = wrapped(root)
     for _ in range(damage):

@@ -46,8 +46,8 @@ def stage(
         return json.loads(message)["data"]["output"]
 
     run.repository = made  # type: ignore[attr-defined]
-    run.anna = made.seen_by(anna)  # type: ignore[attr-defined]
-    run.stranger = made.seen_by(gitea.person("stranger"))  # type: ignore[attr-defined]
+    run.anna = made.acting_as(anna)  # type: ignore[attr-defined]
+    run.outsider = made.acting_as(gitea.person("outsider"))  # type: ignore[attr-defined]
     return run
 
 
@@ -77,7 +77,7 @@ def test_a_pull_request_has_the_state_that_its_reviewers_give_it(stage: Any) -> 
 def test_feedback_of_untrusted_accounts_is_ignored(stage: Any) -> None:
     number = stage.repository.open_issue("Task")["number"]
     stage.repository.comment(number, _FEEDBACK)
-    stage.stranger.comment(number, _FEEDBACK)
+    stage.outsider.comment(number, _FEEDBACK)
     (item,) = stage("collect_sprint_feedback", issue_numbers=[number])["feedback_items"]
     assert (item["author"], item["parsed"]["task_clarity"]) == ("owner", 6)
     (written,) = [c for c in stage.repository.comments(number) if c["user"]["login"] == "owner"]
@@ -169,7 +169,7 @@ def test_flat_records_advance_on_a_real_forge(
     assert tick() == []
 
 
-def test_a_sprint_is_planned_and_looked_back_at_on_the_forge_of_its_project(
+def test_a_sprint_is_planned_and_evaluated_on_the_forge_of_its_project(
     gitea: Server, tmp_path: Path
 ) -> None:
     home = GiteaHome(tmp_path, gitea).on_gitea()
@@ -193,7 +193,7 @@ def test_a_sprint_is_planned_and_looked_back_at_on_the_forge_of_its_project(
         home.close()
 
 
-def test_a_graph_writes_each_thing_once_and_a_person_sees_it(stage: Any) -> None:
+def test_a_graph_writes_each_object_once_and_a_person_sees_it(stage: Any) -> None:
     wish = {"title": "A wish", "body": "please", "labels": ["wish", "later"]}
     first = stage("github_create_issue", **wish)
     assert stage("github_create_issue", **wish) == first

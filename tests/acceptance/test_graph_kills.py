@@ -50,7 +50,9 @@ def _recorded(directory: Path, keys: Counter[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("part", range(6))
-def test_killed_at_every_moment_and_resumed_is_as_undisturbed(part, undisturbed, tmp_path):
+def test_a_run_killed_at_any_moment_has_the_undisturbed_result_when_resumed(
+    part, undisturbed, tmp_path
+):
     expected, effects = undisturbed
     assert expected["moments"] > 40
     for moment in range(part, expected["moments"], 6):
@@ -70,7 +72,7 @@ def test_killed_at_every_moment_and_resumed_is_as_undisturbed(part, undisturbed,
         assert sum(done.values()) <= sum(effects.values()) + 2
 
 
-def test_killed_again_and_again_it_still_gets_to_its_end(undisturbed, tmp_path):
+def test_a_run_that_is_killed_repeatedly_still_finishes(undisturbed, tmp_path):
     expected, _ = undisturbed
     for _ in range(expected["moments"]):
         ended = _process(tmp_path, 6)

@@ -43,7 +43,7 @@ def _begun(home: Home) -> int:
     return int(home.caloron("history").data["total"])
 
 
-def test_a_goal_is_planned_by_the_phases_done_and_checked(home: Home) -> None:
+def test_the_phases_plan_a_goal_and_the_sprint_finishes(home: Home) -> None:
     home.script(
         writes("impl-basket"),
         writes("tests-basket"),
@@ -103,7 +103,7 @@ def test_a_graph_without_a_valid_plan_reports_every_error_and_begins_nothing(
     assert not (shop.project() / "planning.json").exists()
 
 
-def test_every_shape_of_tasks_is_taken(shop: Home) -> None:
+def test_every_shape_of_tasks_is_accepted(shop: Home) -> None:
     state = {"a": {"title": "A", "status": "Pending", "agent_id": "agent-1"},
              "b": {"title": "B", "depends_on": ["a"], "issue_number": None}}  # fmt: skip
     for output in ({"tasks": state}, {"dag": {"tasks": state}}, [task("a"), task("b", "a")]):
@@ -160,7 +160,7 @@ def _is_design(request: Request) -> bool:
     return "You are the architect" in str(request.json)
 
 
-def test_killed_while_planning_the_same_command_goes_on_and_asks_nothing_twice(
+def test_the_same_command_continues_a_killed_planning_without_a_repeated_request(
     shop: Home,
 ) -> None:
     gate = threading.Event()
@@ -196,7 +196,7 @@ def test_killed_while_planning_the_same_command_goes_on_and_asks_nothing_twice(
 @pytest.mark.parametrize(
     ("point", "then"), [("before_commit", _BUILD), ("after_commit", ("resume",))]
 )
-def test_killed_as_the_sprint_is_recorded_there_is_one_sprint_and_one_plan(
+def test_a_kill_while_the_sprint_is_recorded_leaves_one_sprint_and_one_plan(
     shop: Home, point: str, then: tuple[str, ...]
 ) -> None:
     def answer(request: Request) -> Reply:
@@ -215,7 +215,7 @@ def test_killed_as_the_sprint_is_recorded_there_is_one_sprint_and_one_plan(
     assert _begun(shop) == 1
 
 
-def test_a_plan_that_cannot_be_run_is_not_kept_for_the_next_try(shop: Home) -> None:
+def test_an_invalid_plan_is_not_kept_for_the_next_attempt(shop: Home) -> None:
     """A model may do better when it is asked again, and a journal would not ask it."""
     refused = shop.caloron("sprint", "go", "--graph", _graph(shop, {"tasks": [task("po")]}))
     assert refused.code == 2
@@ -223,7 +223,7 @@ def test_a_plan_that_cannot_be_run_is_not_kept_for_the_next_try(shop: Home) -> N
         assert journal.execute("SELECT * FROM runs").fetchall() == []
 
 
-def test_a_model_that_fails_fails_the_planning_and_its_answers_before_are_kept(
+def test_a_model_error_fails_the_planning_and_earlier_answers_are_kept(
     shop: Home,
 ) -> None:
     broken = [True]

@@ -31,7 +31,7 @@ class Left(NamedTuple):
     tasks: str
     #: Answers of agents in all, each paid once.
     runs: int
-    #: Set if the merges are not one for each task.
+    #: Set if there is not exactly one merge for each task.
     merges: tuple[str, ...] = ()
 
     @property
@@ -124,7 +124,7 @@ def paid(home: Home, project: str) -> list[float]:
 
 
 def finish(home: Home, project: str) -> Answer:
-    """Go on as a user does, who says yes to the plan and that b can be tried again."""
+    """Continue as a user who approves the plan and releases b."""
     answer = caloron(home, project, "resume", "--yes")
     if project == "escalated":
         assert answer.code == 10, answer
@@ -155,7 +155,7 @@ def test_every_project_is_shown_as_it_was_left(bare_home: Home, project: str) ->
 
 
 @pytest.mark.parametrize("project", LEFT)
-def test_a_sprint_that_0_4_0_left_finishes_and_nothing_is_lost_or_done_twice(
+def test_a_sprint_of_0_4_0_finishes_and_nothing_is_lost_or_repeated(
     bare_home: Home, project: str
 ) -> None:
     left = LEFT[project]
@@ -215,7 +215,7 @@ def test_the_next_sprint_gets_the_learnings_and_the_conventions(
     assert [name for name, _ in known] == ["ended-1", "ended-2", "ended-3"]
 
 
-def test_an_agent_with_cycles_knows_the_end_of_its_last_one(bare_home: Home) -> None:
+def test_an_agent_with_cycles_knows_the_end_of_its_last_cycle(bare_home: Home) -> None:
     unpack(bare_home.root, "ended")
     begun = bare_home.caloron("cycle", "begin", "allegro").data["report"]
     assert (begun["cycle_number"], begun["next_target"]) == (2, "tests")

@@ -12,7 +12,7 @@ PLAN = json.dumps([task("a"), task("b", "a")])
 
 
 @pytest.mark.parametrize("command", [("kickoff",), ("sprint", "--plan-only")])
-def test_a_plan_is_held_until_somebody_says_yes(home: Home, command: tuple[str, ...]) -> None:
+def test_a_plan_waits_until_a_person_approves_it(home: Home, command: tuple[str, ...]) -> None:
     home.script(does("po", output=PLAN), writes("a"), writes("b"))
     kickoff = home.caloron(command[0], "make it so", *command[1:])
     assert kickoff.code == 0, kickoff
@@ -32,7 +32,7 @@ def test_a_plan_is_held_until_somebody_says_yes(home: Home, command: tuple[str, 
     assert home.attempts("po") == 1
 
 
-def test_a_goal_that_is_one_task_asks_no_planner(home: Home) -> None:
+def test_a_goal_as_a_single_task_needs_no_planner(home: Home) -> None:
     home.script(does("implement", files={"a.txt": "a\n"}))
     answer = home.caloron("sprint", "Fix the Login, please!", "--single", "--yes")
     assert answer.code == 0, answer
@@ -52,7 +52,7 @@ def test_any_goal_makes_a_task_with_a_good_name(home: Home, goal: str) -> None:
     assert run not in ("po", "baseline")
 
 
-def test_a_planner_that_takes_too_long_is_ended_after_the_time_that_was_given(home: Home) -> None:
+def test_a_planner_is_stopped_after_the_configured_time(home: Home) -> None:
     home.script(does("po", run="sleep 1000"))
     answer = home.caloron("sprint", "go", "--po-timeout", "0.5", "--yes")
     assert answer.code == 8, answer
@@ -63,7 +63,7 @@ def test_a_planner_that_takes_too_long_is_ended_after_the_time_that_was_given(ho
         assert home.caloron("sprint", "go", "--budget", refused).code == 2
 
 
-def test_a_dry_run_of_a_sprint_says_its_tasks_and_begins_nothing(home: Home) -> None:
+def test_a_dry_run_of_a_sprint_lists_its_tasks_and_begins_nothing(home: Home) -> None:
     home.script()
     plan = home.plan(task("a"), task("b", "a"))
     answer = home.caloron("sprint", "go", "--plan", str(plan), "--dry-run")

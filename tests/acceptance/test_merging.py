@@ -57,7 +57,7 @@ def test_changes_that_are_ready_at_once_are_verified_together_and_the_culprit_go
     assert answer.code == 0, answer
     assert set(home.files()) == {"slow.txt", "parts/a", "parts/b", "parts/c", "parts/d2"}
     again = [run for run in home.verify_runs() if not run[1].startswith("2-")]
-    # a on the main that moved; then b, c and d as one (red, so twice), b, c; and d after its fix.
+    # a on the moved main; then b, c and d as a train (red, so twice), b, c; and d after its fix.
     assert [name for name, _ in again] == ["a", "b", "b", "b", "c", "d"]
     fixes = [move for move in home.events("task_moved") if "merged result failed" in move["reason"]]
     assert [(move["task"], move["reason"]) for move in fixes] == [
@@ -138,7 +138,7 @@ def test_a_merge_into_a_main_that_moved_is_verified_again_and_then_done(blind: H
     assert [pull["state"] for pull in blind.pulls()] == ["merged"]
 
 
-def test_a_merge_that_turned_main_red_is_taken_out_and_comes_back_put_right(blind: Home) -> None:
+def test_a_merge_that_turned_main_red_is_reverted_and_comes_back_fixed(blind: Home) -> None:
     blind.set(verify=f"{AT_MOST_ONE_PART} || {{ echo too many parts; exit 1; }}").script(
         writes("a", {"parts/a": "a\n"}),
         does("fix", match="too many parts", run="cat parts/* > both; rm parts/*; mv both parts/",
@@ -160,7 +160,7 @@ def test_a_merge_that_turned_main_red_is_taken_out_and_comes_back_put_right(blin
     assert sum("Revert #" in subject for subject in subjects) == 1
 
 
-def test_a_merge_that_cannot_be_taken_out_needs_a_person_and_nothing_else_is_merged(
+def test_a_merge_that_cannot_be_reverted_needs_a_person_and_blocks_other_merges(
     blind: Home,
 ) -> None:
     """A person changes the same file while main is verified again: the revert would conflict."""
@@ -195,7 +195,7 @@ def test_a_merge_that_cannot_be_taken_out_needs_a_person_and_nothing_else_is_mer
     assert set(answer.statuses.values()) == {"Done"}
 
 
-def test_a_main_that_a_person_turned_red_is_told_with_her_name_and_no_agent_fixes_it(
+def test_a_red_main_of_a_person_is_reported_with_her_name_and_no_agent_fixes_it(
     home: Home,
 ) -> None:
     push(home, "good.txt", "good\n")

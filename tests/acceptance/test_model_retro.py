@@ -58,7 +58,7 @@ def learned(home: Home) -> dict[str, dict[str, Any]]:
     return {i["text"]: i for i in json.loads(file.read_text())["improvements"]}
 
 
-def test_the_model_gets_numbers_and_feedback_and_what_it_says_stands_beside_the_rules(
+def test_the_model_gets_numbers_and_feedback_and_its_analysis_is_in_the_report(
     asking: Home,
 ) -> None:
     asking.script(writes_analysis(), writes("a", output=FEEDBACK, report={"cost_usd": 0.5}))
@@ -83,7 +83,7 @@ def test_the_model_gets_numbers_and_feedback_and_what_it_says_stands_beside_the_
     assert costs == {"a": 0.5, "reviewer-1": 0.0, "retro-1": 0.25}
 
 
-def test_its_improvement_is_known_by_its_source_and_reaches_the_next_planner(
+def test_an_improvement_of_the_model_names_its_source_and_reaches_the_next_planner(
     asking: Home,
 ) -> None:
     asking.script(writes_analysis(), writes("a"))
@@ -122,7 +122,7 @@ REASONS = {
 
 
 @pytest.mark.parametrize("kind", FAILURES)
-def test_whatever_goes_wrong_the_sprint_ends_and_the_report_says_why(
+def test_a_failing_model_does_not_stop_the_sprint_and_the_report_says_why(
     asking: Home, kind: str
 ) -> None:
     asking.script(FAILURES[kind], writes("a", ending=False))
@@ -143,7 +143,7 @@ def test_whatever_goes_wrong_the_sprint_ends_and_the_report_says_why(
     assert answer.data["cost_usd"] == 0.25 * asked
 
 
-def test_an_answer_in_another_form_may_be_put_right_once(asking: Home) -> None:
+def test_the_model_may_correct_an_invalid_answer_once(asking: Home) -> None:
     wrong = writes_analysis(ANSWER | {"themes": "one"}, attempt=1)
     asking.script(wrong, writes_analysis(attempt=2), writes("a"))
     assert asking.sprint(task("a")).code == 0
@@ -165,7 +165,7 @@ def test_without_money_left_no_model_is_asked(asking: Home) -> None:
     assert page(asking).endswith("the analysis by stub thinker-1.\n")
 
 
-def test_a_setting_with_fixed_words_takes_them_and_no_others(home: Home) -> None:
+def test_a_setting_with_fixed_values_accepts_no_others(home: Home) -> None:
     for key, word in (("retro", "model"), ("network", "none")):
         assert home.data("config", "set", key, word)["value"] == word
         assert home.data("config", "get", key)["value"] == word
@@ -173,14 +173,14 @@ def test_a_setting_with_fixed_words_takes_them_and_no_others(home: Home) -> None
         assert (wrong.code, "expected one of" in wrong.error["message"]) == (2, True)
 
 
-def test_by_itself_only_a_framework_that_a_model_drives_is_asked(home: Home) -> None:
+def test_by_default_only_a_framework_with_a_model_is_asked(home: Home) -> None:
     home.script(writes_analysis(), writes("a"))
     assert home.sprint(task("a")).code == 0
     assert home.attempts("retro") == 0
     assert page(home).endswith("\nWritten by rules; no model was asked.\n")
 
 
-def test_a_sprint_without_tasks_has_nothing_that_a_model_could_look_at(asking: Home) -> None:
+def test_a_sprint_without_tasks_asks_no_model(asking: Home) -> None:
     asking.script(writes_analysis(), does("po", output="I have no plan."))
     answer = asking.sprint()
     assert answer.code == 8, answer
@@ -189,7 +189,7 @@ def test_a_sprint_without_tasks_has_nothing_that_a_model_could_look_at(asking: H
     assert "**stopped**: the plan is not valid" in page(asking)
 
 
-def test_a_task_that_goes_on_later_is_looked_at_anew(asking: Home) -> None:
+def test_a_task_that_continues_later_is_analysed_again(asking: Home) -> None:
     asking.script(writes_analysis(), does("implement", "a", output="no disk", exit_code=9))
     assert asking.sprint(task("a")).code == 10
     (need,) = asking.data("inbox")["needs"]
@@ -205,7 +205,7 @@ def test_a_task_that_goes_on_later_is_looked_at_anew(asking: Home) -> None:
     assert asking.attempts("retro") == 2
 
 
-def test_whoever_stops_during_the_retro_gets_the_one_of_the_rules(asking: Home) -> None:
+def test_a_stop_during_the_retro_leaves_the_retro_of_the_rules(asking: Home) -> None:
     thinking = asking.gate("thinking")
     asking.script(writes_analysis(run=thinking.line), writes("a"))
     running = asking.start_sprint(task("a"))
@@ -220,7 +220,7 @@ def test_whoever_stops_during_the_retro_gets_the_one_of_the_rules(asking: Home) 
     assert asking.data("inbox")["needs"] == []
 
 
-def test_an_engine_that_is_killed_while_the_model_thinks_finds_its_answer(asking: Home) -> None:
+def test_an_engine_killed_while_the_model_thinks_uses_its_answer(asking: Home) -> None:
     thinking = asking.gate("thinking")
     asking.script(writes_analysis(run=thinking.line), writes("a"))
     running = asking.start_sprint(task("a"))

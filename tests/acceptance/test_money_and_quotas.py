@@ -14,7 +14,7 @@ def _paid(name: str, usd: float) -> dict[str, Any]:
 
 
 def _reports(words: str, **what: Any) -> dict[str, Any]:
-    """An agent that ends with this report, a JSON object in which the shell fills things in."""
+    """An agent that ends with this report, a JSON object with variables of the shell."""
     return does("implement", "a", run=f'echo "{words}" > $CALORON_REPORT; exit 1', **what)
 
 
@@ -47,7 +47,7 @@ def test_a_used_up_budget_stops_the_sprint_and_more_money_lets_it_go_on(home: Ho
     assert "budget: $5.00, of which $1.20 was spent before" in answer.stderr
 
 
-def test_work_of_another_sprint_does_not_use_up_the_budget_of_this_one(home: Home) -> None:
+def test_work_of_another_sprint_does_not_use_the_budget_of_this_sprint(home: Home) -> None:
     """The last agent spends the last cent; what waits then belongs to a sprint that was stopped."""
     writing = home.gate("writing")
     home.script(writes("a", run=writing.line))
@@ -62,7 +62,7 @@ def test_work_of_another_sprint_does_not_use_up_the_budget_of_this_one(home: Hom
     assert home.files() == {"b.txt": b"b\n"}
 
 
-def test_agents_of_ones_own_that_tell_their_cost_are_held_to_the_budget(home: Home) -> None:
+def test_custom_agents_that_report_their_cost_have_to_keep_the_budget(home: Home) -> None:
     line = (
         "echo x > $CALORON_TASK_ID.txt; echo '{\"cost_usd\": 0.6}' > $CALORON_REPORT; echo APPROVED"
     )
@@ -102,7 +102,7 @@ def test_agents_side_by_side_never_have_more_than_the_budget_between_them(home: 
     assert answer.data["cost_usd"] == 0.4
 
 
-def test_an_interrupted_agents_money_is_counted_too(home: Home) -> None:
+def test_the_cost_of_an_interrupted_agent_is_counted(home: Home) -> None:
     writing = home.gate("writing")
     spent = "echo '{\"cost_usd\": 0.25}' > $CALORON_REPORT"
     home.script(_paid("b", 0.1), writes("a", run=f"{spent}; {writing.line}"))
@@ -115,7 +115,7 @@ def test_an_interrupted_agents_money_is_counted_too(home: Home) -> None:
     assert answer.data["cost_usd"] == 0.5
 
 
-def test_a_used_up_quota_is_waited_for_and_is_no_failure(home: Home) -> None:
+def test_a_sprint_waits_for_an_exhausted_quota_and_counts_no_failure(home: Home) -> None:
     quota = (
         r"{\"trouble\": \"quota\", \"detail\": \"5-hour limit\","
         r" \"reset_at\": $(($(date +%s) + 6))}"
@@ -144,7 +144,7 @@ def test_a_used_up_quota_is_waited_for_and_is_no_failure(home: Home) -> None:
     assert home.files() == {"a.txt": b"a\n"}
 
 
-def test_a_refused_credential_stops_the_sprint_until_the_user_has_put_it_right(home: Home) -> None:
+def test_a_refused_credential_stops_the_sprint_until_the_user_fixes_it(home: Home) -> None:
     auth = r"{\"trouble\": \"auth\", \"detail\": \"invalid x-api-key\"}"
     home.script(_reports(auth), writes("b"))
     answer = home.sprint(task("a"), task("b", "a"))
@@ -161,7 +161,7 @@ def test_a_refused_credential_stops_the_sprint_until_the_user_has_put_it_right(h
     assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
 
 
-def test_a_report_that_is_nonsense_is_no_harm(home: Home) -> None:
+def test_an_invalid_report_is_harmless(home: Home) -> None:
     home.script(
         writes("a", run="head -c 200000 /dev/urandom > $CALORON_REPORT"),
         writes("b", run="ln -sf /etc/passwd $CALORON_REPORT"),

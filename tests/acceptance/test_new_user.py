@@ -78,7 +78,7 @@ def test_from_an_empty_home_to_a_second_sprint_that_uses_a_lesson(shop: Reposito
         "Get the result: caloron take\n",
     ):
         assert words in screen, screen
-    # The user's branch is not moved, and nothing of theirs was touched.
+    # The user's branch and files are unchanged.
     assert shop.head == old
     assert (shop.path / "idea.txt").read_text() == "not committed\n"
 
@@ -101,7 +101,7 @@ def test_from_an_empty_home_to_a_second_sprint_that_uses_a_lesson(shop: Reposito
     assert (shop.path / "metrics.txt").exists()
 
 
-def test_a_plan_that_was_declined_waits_and_can_be_thrown_away(shop: Repository) -> None:
+def test_a_declined_plan_waits_and_can_be_discarded(shop: Repository) -> None:
     terminal = Terminal(shop.home, "sprint", GOAL, "--framework", "stub", cwd=shop.path, columns=80)
     terminal.read_until("[y/N/e]")
     terminal.type("what?\n")

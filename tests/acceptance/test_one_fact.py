@@ -54,7 +54,7 @@ def more_cost(home: Home) -> None:
     ledger.close()
 
 
-def one_more_round(home: Home) -> None:
+def add_review_round(home: Home) -> None:
     def reviewed_again(data: dict[str, Any]) -> dict[str, Any]:
         review = data["review"]
         return data | {"review": review | {"reviewed": [*review["reviewed"], "another"]}}
@@ -76,7 +76,7 @@ def edit(home: Home, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None
 
 
 def leaves(data: Any, path: str = "") -> dict[str, Any]:
-    """Every single value of an answer, by where it stands; lists of records by their names."""
+    """Return every single value of an answer by its path; lists of records by their names."""
     if isinstance(data, dict):
         return {k: v for name in data for k, v in leaves(data[name], f"{path}.{name}").items()}
     if isinstance(data, list) and data and isinstance(data[0], dict):
@@ -201,10 +201,10 @@ FAILURE: Changes = AS_IT_WAS | {
 
 @pytest.mark.parametrize(
     ("change", "expected"),
-    [(more_cost, COST), (one_more_round, ROUND), (a_failure, FAILURE)],
+    [(more_cost, COST), (add_review_round, ROUND), (a_failure, FAILURE)],
     ids=["cost", "round", "failure"],
 )
-def test_one_fact_changes_exactly_what_depends_on_it(
+def test_a_fact_changes_exactly_the_values_that_depend_on_it(
     single: Home, change: Change, expected: Changes
 ) -> None:
     before = everything(single)
@@ -214,7 +214,7 @@ def test_one_fact_changes_exactly_what_depends_on_it(
     assert changed(before, after) == expected
 
 
-@pytest.mark.parametrize("change", [more_cost, one_more_round, a_failure])
+@pytest.mark.parametrize("change", [more_cost, add_review_round, a_failure])
 def test_the_prompt_of_the_next_planner_has_exactly_this_context(
     single: Home, change: Change
 ) -> None:

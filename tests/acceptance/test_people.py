@@ -112,7 +112,7 @@ def test_a_person_closing_the_issue_while_the_agent_writes_stops_that_agent(home
     assert [p["task"] for p in home.pulls()] == ["b"]
 
 
-def test_a_person_closing_the_issue_cancels_the_task_and_holds_its_dependents(home: Home) -> None:
+def test_a_person_closing_the_issue_cancels_the_task_and_blocks_its_dependents(home: Home) -> None:
     running, _ = _in_review(home)
     issue = next(i for i in home.issues() if i["task"] == "a")
     assert home.caloron("issue", "close", str(issue["number"])).code == 0
@@ -133,7 +133,7 @@ def test_a_person_closing_the_issue_cancels_the_task_and_holds_its_dependents(ho
     assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
 
 
-def test_acts_while_nothing_runs_are_taken_in_by_the_next_resume(home: Home) -> None:
+def test_acts_while_nothing_runs_are_processed_by_the_next_resume(home: Home) -> None:
     running, pull = _in_review(home)
     assert running.interrupt().code == 11
     home.caloron("pr", "merge", str(pull["number"]))
@@ -161,7 +161,7 @@ def test_a_person_can_settle_an_escalated_task_by_cancelling_it(home: Home) -> N
     assert answer.statuses == {"a": "Cancelled", "b": "Blocked"}
 
 
-def test_what_is_said_after_the_end_is_carried_out_by_the_next_resume(home: Home) -> None:
+def test_comments_after_the_end_are_carried_out_by_the_next_resume(home: Home) -> None:
     running, _ = _in_review(home)
     issue = next(i["number"] for i in home.issues() if i.get("task") == "a")
     assert home.caloron("issue", "comment", str(issue), "caloron:cancel").code == 0

@@ -56,7 +56,7 @@ def _plan() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("two_accounts", [True, False], ids=["two accounts", "one account"])
-def test_the_demo_sprint_ends_merged_on_gitea_and_the_next_one_knows_what_was_learned(
+def test_the_demo_sprint_is_merged_on_gitea_and_the_next_sprint_gets_its_lessons(
     bare_home: Home, gitea: Gitea, two_accounts: bool
 ) -> None:
     live = live_project(bare_home, gitea, two_accounts=two_accounts)
@@ -137,7 +137,7 @@ def _second_sprint(live: Live) -> None:
     assert done_twice(live.repository) == []
 
 
-def test_people_act_in_mid_flight_with_the_forges_own_means(bare_home: Home, gitea: Gitea) -> None:
+def test_people_act_during_a_sprint_in_the_forge_itself(bare_home: Home, gitea: Gitea) -> None:
     live = live_project(bare_home, gitea)
     at_work, reading = bare_home.gate("at-work"), bare_home.gate("reading")
     bare_home.script(

@@ -37,12 +37,12 @@ def _editor(home: Home, *edits: str) -> str:
         f"folder, file = pathlib.Path({str(folder)!r}), pathlib.Path(sys.argv[-1])\n"
         "edits = json.loads((folder / 'edits.json').read_text())\n"
         "(folder / 'edits.json').write_text(json.dumps(edits[1:]))\n"
-        "text = given = file.read_text()\n"
-        "(folder / f'seen-{len(edits)}.yml').write_text(given)\n"
+        "text = original = file.read_text()\n"
+        "(folder / f'opened-{len(edits)}.yml').write_text(original)\n"
         "plan = yaml.safe_load(text)\n"
         "exec(edits[0])\n"
-        "file.write_text(text if text != given else yaml.safe_dump(plan) "
-        "if plan != yaml.safe_load(given) else given)\n"
+        "file.write_text(text if text != original else yaml.safe_dump(plan) "
+        "if plan != yaml.safe_load(original) else original)\n"
     )
     return shlex.join((sys.executable, str(program)))
 
@@ -57,7 +57,7 @@ _THIRD = (
 )
 
 
-def test_a_plan_that_is_edited_is_shown_again_and_runs_as_it_was_edited(planned: Home) -> None:
+def test_an_edited_plan_is_shown_again_and_runs_as_edited(planned: Home) -> None:
     terminal = Terminal(planned, "sprint", "go", EDITOR=_editor(planned, _THIRD))
     terminal.read_until(_ASKS)
     terminal.type("e\n")
@@ -73,11 +73,11 @@ def test_a_plan_that_is_edited_is_shown_again_and_runs_as_it_was_edited(planned:
     assert _edits(planned) == []
 
 
-def test_the_file_is_yaml_that_says_how_it_is_edited_and_keeps_every_letter(planned: Home) -> None:
+def test_the_plan_file_is_yaml_with_instructions_and_keeps_every_character(planned: Home) -> None:
     planned.caloron("kickoff", "go")
     answer = planned.caloron("resume", "--edit", EDITOR=_editor(planned, "pass"))
     assert answer.code == 11, answer
-    text = (planned.root / "editor" / "seen-1.yml").read_text()
+    text = (planned.root / "editor" / "opened-1.yml").read_text()
     assert text.startswith("# The plan of sprint demo-1")
     assert "  agent_prompt: |-\n    first line\n" in text
     first, second = yaml.safe_load(text)
@@ -96,7 +96,7 @@ def test_an_unchanged_or_empty_file_changes_nothing(planned: Home, edit: str) ->
     assert _edits(planned) == []
 
 
-def test_a_bad_plan_is_told_and_can_be_edited_again(planned: Home) -> None:
+def test_the_errors_of_an_invalid_plan_are_shown_and_it_can_be_edited_again(planned: Home) -> None:
     bad = "plan[0]['depends_on'] = ['second', 'ghost']; plan[1]['framework'] = 'abacus'"
     good = "plan[0]['depends_on'] = []; plan[1]['framework'] = ''"
     terminal = Terminal(planned, "sprint", "go", EDITOR=_editor(planned, bad, good + "; " + _THIRD))
@@ -111,11 +111,11 @@ def test_a_bad_plan_is_told_and_can_be_edited_again(planned: Home) -> None:
     assert "'ghost'" in screen
     assert "abacus" in screen
     # The second time the editor got the text that had been typed.
-    assert "ghost" in (planned.root / "editor" / "seen-1.yml").read_text()
+    assert "ghost" in (planned.root / "editor" / "opened-1.yml").read_text()
     assert [t["id"] for t in planned.caloron("show", "1").data["tasks"]] == ["first", "third"]
 
 
-def test_one_may_go_back_and_what_was_typed_is_there_the_next_time(planned: Home) -> None:
+def test_editing_can_be_cancelled_and_the_typed_text_is_there_the_next_time(planned: Home) -> None:
     bad = "plan[0]['title'] = ''"
     terminal = Terminal(planned, "sprint", "go", EDITOR=_editor(planned, bad))
     terminal.read_until(_ASKS)
@@ -166,7 +166,7 @@ def test_an_editor_that_fails_is_named_and_the_plan_stays(
     assert code == 0, screen
 
 
-def test_what_an_editor_wrote_before_it_failed_is_kept(planned: Home) -> None:
+def test_the_text_of_an_editor_that_failed_is_kept(planned: Home) -> None:
     planned.caloron("kickoff", "go")
     failing = f"{_THIRD}; file.write_text(yaml.safe_dump(plan)); sys.exit(3)"
     editor = _editor(planned, failing)
@@ -204,7 +204,7 @@ def test_a_crash_around_an_edit_leaves_the_whole_old_or_the_whole_new_plan(
     assert list(answer.statuses) == ["first", "third"]
 
 
-def test_secrets_that_somebody_types_into_a_plan_are_taken_out(planned: Home) -> None:
+def test_secrets_typed_into_a_plan_are_redacted(planned: Home) -> None:
     secret = "sk-ant-api03-" + "q7Zx" * 12
     planned.caloron("kickoff", "go")
     edit = f"plan[0]['agent_prompt'] = 'use {secret}'"
@@ -223,7 +223,7 @@ def _written(home: Home) -> tuple[list[str], list[str]]:
     return tasks, sorted(p.stem for p in workspace.glob("agents/*.agent"))
 
 
-def test_the_files_that_scripts_read_tell_the_plan_as_it_runs(planned: Home) -> None:
+def test_the_files_for_scripts_describe_the_edited_plan(planned: Home) -> None:
     planned.caloron("kickoff", "go")
     assert _written(planned) == ([], [])
     edited = planned.caloron("resume", "--edit", "--yes", EDITOR=_editor(planned, _THIRD))
@@ -231,7 +231,9 @@ def test_the_files_that_scripts_read_tell_the_plan_as_it_runs(planned: Home) -> 
     assert _written(planned) == (["first", "third"], ["first", "third"])
 
 
-def test_a_plan_edited_before_its_first_answer_leaves_no_file_of_the_old_one(planned: Home) -> None:
+def test_a_plan_edited_before_its_first_answer_leaves_no_file_of_the_old_plan(
+    planned: Home,
+) -> None:
     terminal = Terminal(planned, "sprint", "go", EDITOR=_editor(planned, _THIRD))
     terminal.read_until(_ASKS)
     terminal.type("e\n")

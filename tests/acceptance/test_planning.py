@@ -12,7 +12,7 @@ from tests.support.home import Home, does, task, writes
 _CYCLE = json.dumps([task("a", "b"), task("b", "a")])
 
 
-def test_an_invalid_plan_is_repaired_by_the_planner_who_is_told_what_was_wrong(home: Home) -> None:
+def test_the_planner_repairs_an_invalid_plan_from_its_errors(home: Home) -> None:
     home.script(
         does("po", match="form a cycle", output=json.dumps([task("a"), task("b", "a")])),
         does("po", output=_CYCLE),
@@ -68,7 +68,7 @@ def test_a_plan_that_stays_invalid_ends_the_sprint_before_any_issue_and_can_be_r
     [("I would rather not.", 0), ("boom", 1)],
     ids=["prose", "crash"],
 )
-def test_a_planner_without_a_plan_is_asked_once_more_and_then_a_person_is_told(
+def test_a_planner_without_a_plan_is_asked_once_more_and_then_the_sprint_fails(
     home: Home, words: str, code: int
 ) -> None:
     home.script(does("po", output=words, exit_code=code))
@@ -100,7 +100,7 @@ _MALFORMED: dict[str, tuple[Any, str]] = {
 }
 
 
-def test_a_malformed_plan_file_is_refused_with_its_error_before_anything_happens(
+def test_a_malformed_plan_file_is_refused_before_anything_happens(
     home: Home,
 ) -> None:
     home.script(writes("a"))

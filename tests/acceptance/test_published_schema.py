@@ -26,7 +26,7 @@ def test_every_command_has_a_schema_and_nothing_else_has() -> None:
     assert names == schema.COMMANDS.keys()
 
 
-def test_a_schema_can_say_no() -> None:
+def test_the_schema_rejects_wrong_answers() -> None:
     meta = {"duration_ms": 1, "version": "1", "schema": 2}
     good = {"ok": True, "command": "version", "meta": meta}
     data = {"tool": "caloron", "version": "1", "acli_version": "0.1.0"}
@@ -69,7 +69,7 @@ def test_the_answer_of_every_command_is_as_published(home: Home, tmp_path: Path)
     jobs.write_text(json.dumps({"jobs": [job]}))
     noether.write_text("""#!/bin/sh\necho '{"ok": true, "data": {"id": "abc"}}'\n""")
     noether.chmod(0o755)
-    body = "def execute(given):\n    return 1\n"
+    body = "def execute(value):\n    return 1\n"
     added.write_text(json.dumps({"name": "one", "input": "Any", "output": "Any",
                                  "implementation": body}))  # fmt: skip
     lines = {
@@ -133,7 +133,7 @@ def test_the_answer_of_every_command_is_as_published(home: Home, tmp_path: Path)
     assert schema.COMMANDS.keys() - answered == elsewhere
 
 
-def test_what_a_first_sprint_and_take_answer_is_as_published(bare_home: Home) -> None:
+def test_the_answers_of_a_first_sprint_and_of_take_are_as_published(bare_home: Home) -> None:
     bare_home.script(writes_file("new.txt"))
     shop = repository(bare_home)
     shop.write("mine.txt", "")

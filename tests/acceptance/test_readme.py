@@ -14,9 +14,9 @@ from tests.support.documents import DOCS, ROOT, Block, blocks
 from tests.support.model_server import ModelServer, Rule, write
 from tests.support.newcomer import Newcomer, Typed
 
-#: What cannot be typed as it stands, and what is typed instead.
+#: Text that cannot be typed as written, and its replacement.
 _STAND_INS = {
-    # The clone is there, with what is not committed yet.
+    # The clone is there, with uncommitted files.
     "git clone <this repository> caloron && cd caloron": "cd caloron",
 }
 #: Blocks that another test covers, because they would run this test again.
@@ -71,7 +71,7 @@ def first_line(block: Block) -> str:
 
 
 @pytest.mark.parametrize("block", shell_blocks(ROOT / "README.md"), ids=first_line)
-def test_a_block_of_the_readme_does_what_it_says(
+def test_each_block_of_the_readme_works(
     newcomer: Newcomer, model: ModelServer, block: Block
 ) -> None:
     if block.text in _TESTED_ELSEWHERE:
@@ -93,7 +93,7 @@ def test_the_readme_shows_a_demo_a_sprint_and_the_tests() -> None:
     assert all(line in text for line in ("make demo", "caloron sprint ", "make test"))
 
 
-def test_getting_started_leads_to_the_result_in_ones_own_repository(newcomer: Newcomer) -> None:
+def test_getting_started_leads_to_a_result_in_the_users_repository(newcomer: Newcomer) -> None:
     """All blocks of the page run one after the other in one shell."""
     types(newcomer, newcomer.home, *(b.text for b in shell_blocks(DOCS / "getting-started.md")))
     assert "discounted" in (newcomer.shop / "discount.py").read_text()

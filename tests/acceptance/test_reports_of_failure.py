@@ -28,7 +28,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
 
 
 @pytest.mark.parametrize("how", ["interrupt", "kill"])
-def test_a_sprint_that_nobody_works_on_is_stopped_and_its_work_has_lasted(
+def test_a_sprint_without_an_engine_is_shown_as_stopped_with_its_work_time(
     home: Home, how: str
 ) -> None:
     writing = home.gate("writing")
@@ -49,7 +49,7 @@ def test_a_sprint_that_nobody_works_on_is_stopped_and_its_work_has_lasted(
     (row,) = report["tasks"]
     doing = {
         "interrupt": "an agent is writing the change",
-        # The agent ended by itself, and no engine was there for its work.
+        # The agent ended by itself while no engine was running.
         "kill": "the finished change is being checked and taken over",
     }
     assert row["why"] == f"stopped while {doing[how]}"
@@ -62,7 +62,7 @@ def test_a_sprint_that_nobody_works_on_is_stopped_and_its_work_has_lasted(
     assert "stopped (continue: caloron resume demo-1)" in text(home, "history")
 
 
-def test_the_log_of_a_run_that_was_cut_off_is_its_own(home: Home) -> None:
+def test_the_log_of_an_interrupted_run_is_its_own(home: Home) -> None:
     writing = home.gate("writing")
     home.script(writes("a", run=f"echo attempt of $$; {writing.line}"))
     running = home.start_sprint(task("a"))
@@ -78,7 +78,7 @@ def test_the_log_of_a_run_that_was_cut_off_is_its_own(home: Home) -> None:
     assert logs[0] != logs[1]
 
 
-def test_a_red_main_shows_the_test_that_fails_and_what_to_do(home: Home) -> None:
+def test_a_red_main_shows_the_failing_test_and_a_remedy(home: Home) -> None:
     ruler = "=" * 25
     lines = (
         "E  assert 1 == 2",
@@ -97,13 +97,13 @@ def test_a_red_main_shows_the_test_that_fails_and_what_to_do(home: Home) -> None
         "inbox": text(home, "inbox"),
         "report": text(home, "report"),
     }
-    for where, page in pages.items():
-        assert "1 failed: tests/test_x.py::test_y" in page, (where, page)
-        assert "| E  assert 1 == 2" in page, (where, page)
-        assert "caloron resume demo-2" in page, (where, page)
-        assert "--allow-red" in page, (where, page)
+    for command, page in pages.items():
+        assert "1 failed: tests/test_x.py::test_y" in page, (command, page)
+        assert "| E  assert 1 == 2" in page, (command, page)
+        assert "caloron resume demo-2" in page, (command, page)
+        assert "--allow-red" in page, (command, page)
         # The report shows the line that verifies, which draws the ruler.
-        assert ruler not in page or where == "report"
+        assert ruler not in page or command == "report"
     assert "1 failed: tests/test_x.py::test_y" in text(home, "status")
     assert "main before: red (2 of 2 runs)" in pages["report"]
     assert "0 of 0 runs" not in pages["report"]
@@ -116,7 +116,7 @@ def test_a_red_main_shows_the_test_that_fails_and_what_to_do(home: Home) -> None
     assert last["reason"] in listed
 
 
-def test_a_verification_that_was_switched_off_is_not_called_missing_tests(home: Home) -> None:
+def test_a_disabled_verification_is_not_reported_as_missing_tests(home: Home) -> None:
     home.script(writes("a")).set(verify="none")
     ran = home.caloron("sprint", "go", "--yes", "--plan", str(home.plan(task("a"))), json=False)
     assert ran.code == 0, ran
@@ -141,7 +141,7 @@ def test_the_time_that_agents_worked_is_not_rounded_to_minutes(finished: Home) -
     assert f"agents worked {data['agent_s']:.0f} s" in text(finished, "report")
 
 
-def test_small_words_are_right(home: Home) -> None:
+def test_plurals_and_short_phrases_are_correct(home: Home) -> None:
     home.script(does("po", output=json.dumps([task("a")])), does("implement", exit_code=1))
     kickoff = home.caloron("kickoff", "go")
     assert kickoff.code in (0, 11), kickoff

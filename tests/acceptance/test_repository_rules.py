@@ -9,7 +9,7 @@ from tests.support.home import Home
 PLAN = '{"tasks": [{"id": "a", "title": "A", "agent_prompt": "do a", "depends_on": []}]}'
 
 
-def test_the_planner_reads_what_is_there_and_whoever_writes_reads_its_rules(
+def test_the_planner_gets_a_description_of_the_repository_and_agents_get_its_rules(
     bare_home: Home, tmp_path: Path
 ) -> None:
     repository = tmp_path / "shop"

@@ -60,13 +60,13 @@ def mixed(home: Home) -> Home:
 
 @pytest.fixture(scope="module")
 def read_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    """The same sprint, for tests that only read it."""
+    """The mixed sprint, for tests that only read it."""
     home = Home(tmp_path_factory.mktemp("mixed"))
     yield _mixed(home.init())
     home.close()
 
 
-def test_the_morning_page_says_what_was_merged_what_waits_and_what_it_cost(read_only: Home) -> None:
+def test_the_morning_page_lists_merged_work_waiting_work_and_cost(read_only: Home) -> None:
     data = read_only.data("report")
     tasks = {t["id"]: t for t in data["tasks"]}
     pull = tasks["a"]["pr_number"]
@@ -90,7 +90,7 @@ def test_the_morning_page_says_what_was_merged_what_waits_and_what_it_cost(read_
     assert str(read_only.project() / "forge.git") in data["bring"]
 
 
-def test_the_commands_that_are_named_let_the_task_go_on_and_the_retro_is_written_anew(
+def test_the_named_commands_continue_the_task_and_the_retro_is_written_again(
     mixed: Home,
 ) -> None:
     (need,) = mixed.data("inbox")["needs"]
@@ -108,7 +108,7 @@ def test_the_commands_that_are_named_let_the_task_go_on_and_the_retro_is_written
     assert [s["completed"] for s in learned["sprints"]] == [3]
 
 
-def test_a_sprint_that_runs_has_a_page_and_needs_nobody(home: Home) -> None:
+def test_a_running_sprint_has_a_page_and_an_empty_inbox(home: Home) -> None:
     writing = home.gate("writing")
     home.script(writes("a", run=writing.line))
     running = home.start_sprint(task("a"), task("b", "a"))
@@ -149,7 +149,7 @@ class _Outside(HTMLParser):
         self.shown += data
 
 
-def test_the_page_as_html_is_one_file_that_loads_nothing_and_shows_text_as_text(
+def test_the_html_page_is_a_single_file_that_loads_nothing_and_escapes_text(
     home: Home,
 ) -> None:
     evil = '<script src="http://x.invalid/a.js"></script>'
@@ -170,7 +170,7 @@ def test_the_page_as_html_is_one_file_that_loads_nothing_and_shows_text_as_text(
     assert home.data("report", "--format", "md")["page"] == marked
 
 
-def test_show_names_a_sprint_by_number_and_tells_status_tools_tests_and_cost(
+def test_show_finds_a_sprint_by_number_and_has_status_tools_tests_and_cost(
     read_only: Home,
 ) -> None:
     data = read_only.data("show", "1")
@@ -187,7 +187,7 @@ def test_show_names_a_sprint_by_number_and_tells_status_tools_tests_and_cost(
     assert "#1" in page(read_only, "show", "#1")
 
 
-def test_for_an_agent_that_died_without_a_word_its_issue_says_so_and_no_word_is_counted(
+def test_an_agent_that_died_without_feedback_is_noted_on_its_issue_and_not_counted(
     read_only: Home,
 ) -> None:
     issue = {t["id"]: t["issue_number"] for t in read_only.data("report")["tasks"]}["b"]
@@ -201,7 +201,7 @@ def test_for_an_agent_that_died_without_a_word_its_issue_says_so_and_no_word_is_
 
 
 @pytest.mark.parametrize("kind", ["no plan", "red main", "failed"])
-def test_the_retro_is_written_whatever_became_of_the_sprint(home: Home, kind: str) -> None:
+def test_the_retro_is_written_for_every_outcome_of_a_sprint(home: Home, kind: str) -> None:
     words = {
         "no plan": "**stopped**: the plan is not valid",
         "red main": "**stopped**: main is red before the sprint",
@@ -273,7 +273,7 @@ def test_a_lesson_of_the_first_sprint_stands_in_the_prompt_of_the_second_planner
     assert (trends["avg_clarity"]["before"], trends["avg_clarity"]["n"]) == (3.0, 1)
 
 
-def test_a_sprint_that_comes_to_nothing_never_repeats_the_numbers_of_the_one_before(
+def test_a_sprint_without_results_never_repeats_the_numbers_of_the_previous_sprint(
     mixed: Home,
 ) -> None:
     mixed.set(verify="false")
@@ -307,8 +307,8 @@ def test_a_crash_in_the_retro_loses_nothing_and_doubles_nothing(home: Home, poin
     assert not list(workspace(home).glob("learnings.json.*"))
 
 
-def test_the_retro_has_one_time_for_each_agent(read_only: Home) -> None:
-    """Feedback counts each run as one minute at least; the table has what was measured."""
+def test_the_retro_has_the_measured_time_of_each_agent(read_only: Home) -> None:
+    """Feedback counts each run as at least a minute; the table has the measured time."""
     (agent,) = [a for a in read_only.data("retro")["agents"] if a["agent"] == "a"]
     assert agent["time_s"] < 60
     section = page(read_only, "retro").split("## Agent feedback")[1]

@@ -6,12 +6,12 @@ from tests.support.home import Home, does, task, writes
 
 
 def release(home: Home, name: str) -> None:
-    """A person says that the cause is gone."""
+    """Comment `resolved` as a person, because the cause is gone."""
     number = next(issue["number"] for issue in home.issues() if issue["task"] == name)
     assert home.caloron("issue", "comment", str(number), "resolved").code == 0
 
 
-def test_a_rejected_change_is_fixed_with_all_that_the_reviewer_wrote_and_reviewed_again(
+def test_a_rejected_change_is_fixed_with_the_whole_review_and_reviewed_again(
     home: Home,
 ) -> None:
     home.script(
@@ -37,7 +37,7 @@ def test_a_rejected_change_is_fixed_with_all_that_the_reviewer_wrote_and_reviewe
 def test_only_the_exact_word_on_the_last_line_of_a_reviewer_that_ends_well_approves(
     home: Home,
 ) -> None:
-    """An unclear verdict is asked for once more, then a person releases or approves."""
+    """An unclear verdict is requested once more, then a person releases or approves."""
     answers = {
         "goes-on": "APPROVED\nbut please change the name",
         "lower-case": "approved",
@@ -75,7 +75,7 @@ def test_only_the_exact_word_on_the_last_line_of_a_reviewer_that_ends_well_appro
     assert home.files().keys() == {f"{name}.txt" for name in done}
 
 
-def test_after_three_fix_rounds_a_person_decides_and_a_release_begins_the_rounds_anew(
+def test_after_three_fix_rounds_a_person_decides_and_a_release_restarts_the_rounds(
     home: Home,
 ) -> None:
     fixes = does("fix", run="echo more >> a.txt")
@@ -91,7 +91,7 @@ def test_after_three_fix_rounds_a_person_decides_and_a_release_begins_the_rounds
     assert home.git("show", f"{pull['head']}:a.txt") == b"a\nmore\nmore\nmore\n"
     assert len(home.reviews(pull["number"])) == 4
 
-    # After the release there is one more fix at once, and then a new review.
+    # After the release another fix runs at once, and then a new review.
     home.script(does("review", round=[5, 6], output="CHANGES_NEEDED: nearly"), fixes)
     release(home, "a")
     answer = home.caloron("resume")
@@ -125,15 +125,17 @@ def test_a_check_is_done_or_escalated_without_a_pull_request_and_runs_again_when
 ) -> None:
     """Files that a check or a reviewer writes into its workspace never reach main."""
     sneaky = {"sneaky.txt": "x"}
-    check = does("check", "look", run="test -f a.txt", files=sneaky, output="All there.\nAPPROVED")
+    check = does(
+        "check", "inspect", run="test -f a.txt", files=sneaky, output="All there.\nAPPROVED"
+    )
     others = (writes("a"), does("review", files=sneaky, output="APPROVED"), check)
     home.script(*others, does("check", "finds", output="CHANGES_NEEDED: no tests at all"))
-    checks = (task("look", "a", kind="check"), task("finds", kind="check"))
+    checks = (task("inspect", "a", kind="check"), task("finds", kind="check"))
     answer = home.sprint(task("a"), *checks, task("next", "finds", kind="check"))
     assert answer.code == 10, answer
-    ends = {"a": "Done", "look": "Done", "finds": "Escalated", "next": "Blocked"}
+    ends = {"a": "Done", "inspect": "Done", "finds": "Escalated", "next": "Blocked"}
     assert answer.statuses == ends
-    assert home.comments(answer.tasks["look"]["issue_number"]) != []
+    assert home.comments(answer.tasks["inspect"]["issue_number"]) != []
     assert "no tests at all" in answer.tasks["finds"]["why"]
     assert "no tests at all" in "\n".join(home.comments(answer.tasks["finds"]["issue_number"]))
 

@@ -17,7 +17,7 @@ def _cost(usd: float) -> dict[str, Any]:
 
 
 def _common_value(values: dict[str, Any]) -> Any:
-    """The one value that all views have."""
+    """Return the value that all views have in common."""
     assert len(set(map(repr, values.values()))) == 1, values
     return next(iter(values.values()))
 
@@ -188,7 +188,7 @@ def test_an_agent_is_counted_by_sprint_when_a_later_task_has_the_same_id(home: H
     assert first < text.index("4-fix") < second
 
 
-def test_the_report_names_rejections_and_crashes_and_not_what_the_user_did(home: Home) -> None:
+def test_the_report_names_rejections_and_crashes_but_no_acts_of_the_user(home: Home) -> None:
     _stopped_killed_and_rejected(home)
     assert home.caloron("resume").code == 0
     report = home.caloron("report").data
@@ -204,7 +204,7 @@ def test_the_report_names_rejections_and_crashes_and_not_what_the_user_did(home:
     assert report["kpis"]["human_acts"] == 0
 
 
-def test_what_people_did_is_counted_and_the_supervisor_is_called_by_its_name(home: Home) -> None:
+def test_acts_of_people_are_counted_and_the_supervisor_is_named(home: Home) -> None:
     home.script(writes("a"), does("fix", run="echo better >> a.txt"), default="CHANGES_NEEDED: no")
     home.set(max_fix_rounds=1)
     answer = home.sprint(task("a"))
@@ -219,13 +219,13 @@ def test_what_people_did_is_counted_and_the_supervisor_is_called_by_its_name(hom
     assert "supervisor steps: 0; acts of people: 1" in page
 
 
-def test_looking_back_at_an_earlier_sprint_and_its_planner(home: Home) -> None:
+def test_an_earlier_sprint_and_its_planner_have_the_same_numbers_in_every_view(home: Home) -> None:
     plan = '[{"id": "a", "title": "A", "agent_prompt": "do a", "files": ["src/a.py"]}]'
     home.script(does("po", output=plan), writes("a"))
     assert home.sprint().code == 0
     (implemented,) = (home.project() / "runs" / "demo-1" / "a").glob("*-implement/*/prompt.txt")
     assert "- src/a.py" in implemented.read_text()
-    # The second sprint has its plan from a file, and shows what the first did not.
+    # The second sprint has its plan from a file, and shows data that the first sprint lacks.
     unclear = "done\n---\ncaloron_feedback:\n  task_clarity: 2\n  self_assessment: partial\n---"
     home.script(writes("b", output=unclear))
     assert home.sprint(task("b")).code == 0

@@ -44,7 +44,7 @@ def test_agents_see_their_workspace_and_shared_folders_and_nothing_else_of_the_u
     assert (library / "book.txt").read_text() == "words\n"
 
 
-def test_without_a_sandbox_a_sprint_says_so_aloud_and_records_it(home: Home) -> None:
+def test_a_sprint_without_a_sandbox_prints_a_warning_and_records_it(home: Home) -> None:
     home.script(writes("a", run=f"touch {home.root}/planted; echo sandboxed: $CALORON_SANDBOXED"))
     answer = home.sprint(task("a"), options=("--unsandboxed",))
     assert answer.code == 0, answer
@@ -56,7 +56,7 @@ def test_without_a_sandbox_a_sprint_says_so_aloud_and_records_it(home: Home) -> 
     assert again.data["sandboxed"] is False
 
 
-def test_a_machine_without_bubblewrap_is_told_the_remedy_and_nothing_is_begun(home: Home) -> None:
+def test_without_bubblewrap_nothing_begins_and_the_error_has_a_remedy(home: Home) -> None:
     home.script(writes("a"))
     home.environment["PATH"] = path_without(home, "bwrap")
     answer = home.sprint(task("a"))
@@ -93,8 +93,8 @@ def test_a_red_main_stops_the_sprint_before_any_agent_is_asked(bare_home: Home) 
     assert home.files()["good.txt"] == b"good\n"
 
 
-def test_a_main_that_is_put_right_needs_no_permission(bare_home: Home) -> None:
-    """While it stays red, results are taken only if the user allows that."""
+def test_a_main_that_is_green_again_needs_no_permission(bare_home: Home) -> None:
+    """While main stays red, results are merged only if the user allows that."""
     home = from_repository(bare_home, {"old.txt": "old\n"})
     home.set(verify="test ! -e old.txt || grep -q new old.txt")
     home.script(writes("a"), writes("b"))
@@ -111,7 +111,7 @@ def test_a_main_that_is_put_right_needs_no_permission(bare_home: Home) -> None:
     assert home.files()["b.txt"] == b"b\n"
 
 
-def test_a_project_without_tests_is_told_aloud_that_nothing_is_verified(bare_home: Home) -> None:
+def test_a_project_without_tests_gets_a_warning_that_nothing_is_verified(bare_home: Home) -> None:
     home = from_repository(bare_home, {"notes.txt": "notes\n"})
     home.script(writes("a"))
     answer = home.sprint(task("a"))
@@ -130,7 +130,7 @@ _TEST_CALC = (
 )
 
 
-def test_the_tests_of_a_python_project_are_found_and_decide(bare_home: Home) -> None:
+def test_the_tests_of_a_python_project_are_detected_and_decide(bare_home: Home) -> None:
     home = from_repository(bare_home, {"calc.py": _CALC, "test_calc.py": _TEST_CALC})
     broken = _CALC.replace("2 * n", "3 * n")
     home.script(
@@ -169,7 +169,7 @@ _LFS = "*.bin filter=lfs diff=lfs merge=lfs -text\n"
     ],
     ids=["submodules", "LFS"],
 )  # fmt: skip
-def test_a_repository_with_parts_elsewhere_is_refused_at_the_start(
+def test_a_repository_with_submodules_or_lfs_is_refused_at_the_start(
     bare_home: Home, files: dict[str, str], link: bool, named: str
 ) -> None:
     more = f"git update-index --add --cacheinfo 160000,{'1' * 40},lib" if link else "true"
@@ -269,7 +269,7 @@ def test_each_role_reaches_what_its_network_policy_allows(home: Home) -> None:
     ]
 
 
-def test_behind_a_proxy_agents_and_setup_reach_what_they_may(home: Home) -> None:
+def test_behind_a_proxy_agents_and_setup_reach_their_allowed_hosts(home: Home) -> None:
     ask = (
         "python3 -c \"import urllib.request as r; print('far:', r.urlopen('http://far.invalid/')"
         '.read().decode(), flush=True)"'
@@ -287,16 +287,16 @@ def test_behind_a_proxy_agents_and_setup_reach_what_they_may(home: Home) -> None
 
 _SETUP_PROBE = """
 import os, socket, sys, urllib.error, urllib.request
-def knock(name, family, address):
-    with socket.socket(family) as knocking:
+def connect_to(name, family, address):
+    with socket.socket(family) as client:
         try:
-            knocking.connect(address)
-            print('probe:', name, 'reached' if knocking.recv(5) else 'refused', flush=True)
+            client.connect(address)
+            print('probe:', name, 'reached' if client.recv(5) else 'refused', flush=True)
         except OSError:
             print('probe:', name, 'refused', flush=True)
-knock('abstract', socket.AF_UNIX, '\\0' + sys.argv[1])
-knock('loopback', socket.AF_INET, ('127.0.0.1', int(sys.argv[2])))
-knock('offered', socket.AF_INET, ('127.0.0.1', int(sys.argv[3])))
+connect_to('abstract', socket.AF_UNIX, '\\0' + sys.argv[1])
+connect_to('loopback', socket.AF_INET, ('127.0.0.1', int(sys.argv[2])))
+connect_to('offered', socket.AF_INET, ('127.0.0.1', int(sys.argv[3])))
 os.environ['no_proxy'] = ''
 for target in (f'127.0.0.1:{sys.argv[2]}', f'[::ffff:127.0.0.1]:{sys.argv[2]}'):
     try:
@@ -309,7 +309,7 @@ for target in (f'127.0.0.1:{sys.argv[2]}', f'[::ffff:127.0.0.1]:{sys.argv[2]}'):
 """
 
 
-def test_setup_reaches_no_socket_of_this_machine_that_was_not_allowed(home: Home) -> None:
+def test_setup_reaches_only_the_allowed_sockets_of_this_machine(home: Home) -> None:
     """A service that knows its user by the credentials of a socket takes setup for that user."""
     probe = home.root / "probe.py"
     probe.write_text(_SETUP_PROBE)
@@ -334,7 +334,7 @@ def test_setup_reaches_no_socket_of_this_machine_that_was_not_allowed(home: Home
 
 
 @pytest.mark.parametrize("entry", ["dance=full", "po=some", "po"])
-def test_a_network_policy_that_means_nothing_is_refused(home: Home, entry: str) -> None:
+def test_an_unknown_network_policy_is_refused(home: Home, entry: str) -> None:
     home.script(writes("a"))
     home.set(network_roles=[entry])
     answer = home.sprint(task("a"))

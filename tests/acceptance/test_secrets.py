@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.searching import everything, where
+from tests.acceptance.searching import everything, sources_of_secret
 from tests.support.claude import claude
 from tests.support.home import Answer, Home, does, task, writes
 from tests.support.model_server import ModelServer, Rule, bash, write
@@ -17,12 +17,12 @@ _NAME = "ANTHROPIC_API_KEY"
 _KEY = "sk-ant-api03-" + "Zq7Lw0Tn3Xc9Vb5Rm1" * 4
 
 
-def _where(home: Home, *answers: Answer) -> list[str]:
-    """The places where the key can be read."""
-    return where(home, _KEY, *answers)
+def _sources_of_key(home: Home, *answers: Answer) -> list[str]:
+    """List the sources in which the key is readable."""
+    return sources_of_secret(home, _KEY, *answers)
 
 
-def test_an_agent_is_not_given_keys_that_it_was_not_promised(home: Home) -> None:
+def test_an_agent_gets_only_the_keys_in_the_settings(home: Home) -> None:
     home.environment |= {_NAME: _KEY, "AWS_SECRET_ACCESS_KEY": _KEY}
     home.script(writes("a", run=f"env; cat /proc/*/environ; echo; echo 'key: '${_NAME}"))
     answer = home.sprint(task("a"))
@@ -31,10 +31,10 @@ def test_an_agent_is_not_given_keys_that_it_was_not_promised(home: Home) -> None
     assert home.printed("key: ") == [""]
     output = home.caloron("logs", "a").data["attempts"][0]["output"]
     assert "redacted" not in output
-    assert _where(home, answer) == []
+    assert _sources_of_key(home, answer) == []
 
 
-def test_a_key_that_an_agent_prints_everywhere_is_written_down_nowhere(home: Home) -> None:
+def test_a_key_that_an_agent_prints_is_written_to_no_file(home: Home) -> None:
     home.environment[_NAME] = _KEY
     home.set(pass_env=[_NAME])
     print_key = (
@@ -55,7 +55,7 @@ def test_a_key_that_an_agent_prints_everywhere_is_written_down_nowhere(home: Hom
     # The agent really got the key, and really printed it.
     assert home.printed("key: ") == [f"[redacted {_NAME}]"] * 3
     logs = home.caloron("logs", "a")
-    assert _where(home, answer, logs, home.caloron("issue", "show", "1")) == []
+    assert _sources_of_key(home, answer, logs, home.caloron("issue", "show", "1")) == []
 
 
 def test_a_key_in_a_goal_or_a_plan_is_not_kept(home: Home) -> None:
@@ -64,10 +64,10 @@ def test_a_key_in_a_goal_or_a_plan_is_not_kept(home: Home) -> None:
     plan = home.plan(task("a", agent_prompt=f"log in with {_KEY}", acceptance=[_KEY]))
     answer = home.caloron("sprint", f"use {_KEY}", "--plan", str(plan), "--yes", "--debug")
     assert answer.code == 0, answer
-    assert _where(home, answer) == []
+    assert _sources_of_key(home, answer) == []
 
 
-def test_commits_that_hold_a_key_or_held_it_once_are_refused_and_named(home: Home) -> None:
+def test_commits_with_a_key_in_their_tree_or_history_are_refused_and_named(home: Home) -> None:
     home.environment[_NAME] = _KEY
     home.set(pass_env=[_NAME])
     once = f"echo ${_NAME} > k; git add k; git commit -q -m k; git rm -q k; git commit -q -m no"
@@ -77,7 +77,7 @@ def test_commits_that_hold_a_key_or_held_it_once_are_refused_and_named(home: Hom
     assert answer.statuses == {"a": "Escalated", "b": "Escalated"}
     assert all(f"hold the value of {_NAME}" in row["why"] for row in answer.tasks.values())
     assert home.pulls() == []
-    assert _where(home, answer) == []
+    assert _sources_of_key(home, answer) == []
 
 
 def test_a_stopped_agents_work_with_a_key_in_it_is_not_saved(home: Home) -> None:
@@ -93,7 +93,7 @@ def test_a_stopped_agents_work_with_a_key_in_it_is_not_saved(home: Home) -> None
     answer = home.caloron("resume")
     assert answer.code == 0, answer
     assert home.files() == {"a.txt": b"a\n"}
-    assert _where(home, answer) == []
+    assert _sources_of_key(home, answer) == []
 
 
 #: A value that only its name marks as a secret.
@@ -101,7 +101,7 @@ _WORD_NAME = "SHOP_PASSWORD"
 _WORD = "correct7horse!battery&staple"
 
 
-def _word_is_where(home: Home, *answers: Answer) -> list[str]:
+def _sources_of_password(home: Home, *answers: Answer) -> list[str]:
     word = _WORD.encode()
     forms = (word, base64.b64encode(word), base64.b64encode(b"x" + word)[4:-4])
     answer_texts = [(f"answer {n}", (a.stdout + a.stderr).encode()) for n, a in enumerate(answers)]
@@ -118,7 +118,7 @@ def shop(home: Home) -> Home:
 
 
 def _views(home: Home) -> list[Answer]:
-    """Everything that a person can be shown."""
+    """Return all answers of commands that show work to a person."""
     numbers = [str(i["number"]) for i in home.issues()]
     asked = [("status",), ("why",), ("config", "show"), ("doctor",)]
     asked += [("logs", "a")]
@@ -127,7 +127,7 @@ def _views(home: Home) -> list[Answer]:
     return [home.caloron(*words, json=form) for words in asked for form in (True, False)]
 
 
-def test_a_password_said_in_pieces_in_reviews_and_in_feedback_is_written_down_nowhere(
+def test_a_password_split_over_reviews_and_feedback_is_written_to_no_file(
     shop: Home,
 ) -> None:
     value = f"${_WORD_NAME}"
@@ -149,7 +149,7 @@ def test_a_password_said_in_pieces_in_reviews_and_in_feedback_is_written_down_no
     )
     answer = shop.sprint(task("a"))
     assert answer.code == 0, answer
-    assert _word_is_where(shop, answer, *_views(shop)) == []
+    assert _sources_of_password(shop, answer, *_views(shop)) == []
 
 
 #: Ways to put a password into a commit.
@@ -180,7 +180,7 @@ def test_a_password_in_any_part_of_a_commit_is_refused(shop: Home) -> None:
     assert answer.statuses == dict.fromkeys(_LEAKS, "Escalated") | {"honest": "Done"}
     for name in _LEAKS:
         assert f"hold the value of {_WORD_NAME}" in answer.tasks[name]["why"], name
-    assert _word_is_where(shop, answer) == []
+    assert _sources_of_password(shop, answer) == []
 
 
 def test_a_password_is_on_no_command_line_and_in_no_environment_but_the_agents(
@@ -200,12 +200,12 @@ def test_a_password_is_on_no_command_line_and_in_no_environment_but_the_agents(
     answer = running.wait()
     assert answer.code == 0, answer
     assert lines == []
-    # The user's own command has it, and what runs inside the sandbox; no helper of ours.
+    # Only the user's own command and the processes inside the sandbox have it.
     assert not [line for line in environments if b"shim.py" in line or b"proxy.py" in line]
-    assert _word_is_where(shop, answer) == []
+    assert _sources_of_password(shop, answer) == []
 
 
-def test_the_key_of_the_model_is_kept_nowhere_though_the_agent_reads_and_repeats_it(
+def test_the_key_of_the_model_is_stored_nowhere_even_if_the_agent_prints_it(
     bare_home: Home,
 ) -> None:
     """Claude Code's own tools see its environment, and its conversation is kept for later."""
@@ -230,10 +230,10 @@ def test_the_key_of_the_model_is_kept_nowhere_though_the_agent_reads_and_repeats
     assert answer.code == 0, answer
     # The tool really showed it to the model, so it was in the conversation.
     assert any(_KEY in text for text in asked)
-    assert _where(home, answer, *_views(home)) == []
+    assert _sources_of_key(home, answer, *_views(home)) == []
 
 
-#: Builds a commit with a signature, which git hands to a program, and another one to swap it for.
+#: Builds a signed commit, whose signature git passes to a program, and a commit to replace it.
 _SWAP = r"""
 git add -A; git commit -q -m clean
 sign='gpgsig -----BEGIN PGP SIGNATURE-----\n \n x\n -----END PGP SIGNATURE-----'
@@ -257,12 +257,12 @@ echo more >> README.md
 """
 
 
-def test_what_an_agent_swaps_behind_the_checks_does_not_reach_main(shop: Home) -> None:
-    """Its own program runs in our git: while the history is read, or while files are added."""
+def test_files_that_an_agent_swaps_after_the_checks_do_not_reach_main(shop: Home) -> None:
+    """The agent's program runs in the engine's git while it reads the history or adds files."""
     moments = {"log": "log", "raw": "log --pretty=raw", "add": "add"}
     swaps = (writes(name, run=_SWAP.replace("{when}", when)) for name, when in moments.items())
     shop.script(*swaps)
     answer = shop.sprint(*(task(name) for name in moments))
     assert b"Linus" not in shop.git("log", "--format=%an %cn%n%B", "main")
     assert set(shop.files()) <= {f"{name}.txt" for name in moments}
-    assert _word_is_where(shop, answer) == []
+    assert _sources_of_password(shop, answer) == []

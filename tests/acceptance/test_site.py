@@ -95,7 +95,7 @@ def test_nothing_of_the_site_is_loaded_from_elsewhere(site: Path) -> None:
                    or 'data-md-component="source"' in page for page in pages)  # fmt: skip
 
 
-def test_the_picture_of_a_sprint_is_whole_and_ends_with_the_result() -> None:
+def test_the_picture_of_a_sprint_is_complete_and_ends_with_the_result() -> None:
     picture = ElementTree.parse(DOCS / "sprint.svg").getroot()
     texts = [element.text or "" for element in picture.iter("{http://www.w3.org/2000/svg}text")]
     words = " ".join(texts).replace("\xa0", " ")
@@ -103,7 +103,7 @@ def test_the_picture_of_a_sprint_is_whole_and_ends_with_the_result() -> None:
     assert words.rindex("tasks are done") > words.rindex("InReview")
 
 
-def test_what_is_loaded_is_there(site: Path) -> None:
+def test_every_loaded_file_exists(site: Path) -> None:
     for file in site.glob("*.html"):
         if file.name == "404.html":  # which is shown at any address, so it names its parts from /
             continue
@@ -134,7 +134,7 @@ def test_a_broken_link_and_a_page_in_no_menu_fail_the_build(
     assert page in done.stderr
 
 
-def test_the_search_for_what_is_loaded_finds_it() -> None:
+def test_the_search_for_loaded_addresses_works() -> None:
     html = """<link rel=stylesheet href="https://x.example/a.css"><a href="https://fine.example">
     <script src="//x.example/b.js"></script><p style="background: url('https://x.example/c.png')">
     <style>@import "https://x.example/d.css";</style><link rel=canonical href="https://fine.example">"""

@@ -246,7 +246,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_a_restored_project_is_the_one_that_was_backed_up(home_copy: HomeCopy) -> None:
+def test_a_restored_project_equals_the_backed_up_project(home_copy: HomeCopy) -> None:
     texts = {name: (home_copy.home / name).read_bytes() for name in PROJECTIONS}
     facts = set(home_copy.facts())
     shutil.rmtree(home_copy.home)
@@ -301,8 +301,8 @@ def test_files_of_a_workspace_elsewhere_come_back_there(home_copy: HomeCopy) -> 
     assert home_copy.verify()["deviations"] == []
 
 
-def sealed(target: Path, members: list[tuple[tarfile.TarInfo, bytes]]) -> Path:
-    """A tar with a right digest at its end, whatever is in it."""
+def with_digest(target: Path, members: list[tuple[tarfile.TarInfo, bytes]]) -> Path:
+    """Write a tar of any members with a right digest at its end."""
     with target.open("w+b") as file, tarfile.open(fileobj=file, mode="w") as tar:
         for member, content in members:
             tar.addfile(member, io.BytesIO(content))
@@ -333,7 +333,7 @@ def made_of(good: Path, target: Path, change: Callable[[dict[str, bytes], Any], 
         for n, c in parts.items()
     ]
     members = [plain("manifest.json", json.dumps(manifest).encode())]
-    return sealed(target, members + [plain(*part) for part in parts.items()])
+    return with_digest(target, members + [plain(*part) for part in parts.items()])
 
 
 def test_a_backup_that_is_damaged_anywhere_is_refused_with_nothing_changed(
@@ -353,18 +353,18 @@ def test_a_backup_that_is_damaged_anywhere_is_refused_with_nothing_changed(
     assert not home_copy.home.exists()
 
 
-def test_a_backup_with_names_links_or_devices_of_no_backup_is_refused(home_copy: HomeCopy) -> None:
+def test_a_backup_with_foreign_names_links_or_devices_is_refused(home_copy: HomeCopy) -> None:
     bad = home_copy.root / "bad.tar"
     shutil.rmtree(home_copy.home)
     manifest = plain("manifest.json", b"{}")
     for name in ("../out", "/tmp/out", "kv/../../out", "workspace/a/b", "kv/.x", "runs/x", "kv/"):
-        sealed(bad, [manifest, plain(name, b"x")])
+        with_digest(bad, [manifest, plain(name, b"x")])
         assert home_copy.caloron("restore", str(bad)).code == 8, name
     kinds = (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE)
     for kind in kinds:
         member = tarfile.TarInfo("config.yml")
         member.type, member.linkname = kind, "/etc/passwd"
-        sealed(bad, [manifest, (member, b"")])
+        with_digest(bad, [manifest, (member, b"")])
         assert home_copy.caloron("restore", str(bad)).code == 8, kind
     bomb = tarfile.TarInfo("ledger.sqlite")
     bomb.pax_headers = {
@@ -373,9 +373,9 @@ def test_a_backup_with_names_links_or_devices_of_no_backup_is_refused(home_copy:
     }  # fmt: skip
     content = b"1\n0\n0\n".ljust(512, b"\0")
     bomb.size = len(content)
-    sealed(bad, [manifest, (bomb, content)])
+    with_digest(bad, [manifest, (bomb, content)])
     assert home_copy.caloron("restore", str(bad)).code == 8
-    sealed(bad, [manifest, plain("config.yml", b"x"), plain("config.yml", b"x")])
+    with_digest(bad, [manifest, plain("config.yml", b"x"), plain("config.yml", b"x")])
     assert home_copy.caloron("restore", str(bad)).code == 8
     assert not home_copy.home.exists()
     assert not Path("/tmp/out").exists()
@@ -436,7 +436,7 @@ def test_a_killed_backup_leaves_nothing_or_the_whole(home_copy: HomeCopy) -> Non
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_a_killed_restore_leaves_the_old_project_or_the_new_one(
+def test_a_killed_restore_leaves_the_old_or_the_new_project(
     home_copy: HomeCopy, there: bool
 ) -> None:
     force = ["--force"] if there else []

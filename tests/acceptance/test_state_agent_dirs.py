@@ -22,27 +22,27 @@ __all__ = ("filled", "home_copy")
 @pytest.fixture
 def agent(home_copy: HomeCopy) -> Path:
     """The folder of `a`, with files and an errand of a person."""
-    where = home_copy.project / "agents" / "a"
-    (where / "persona.md").write_text("patient")
-    (where / "context" / "repos.md").write_text("tests: make check")
-    (where / "notes" / "deep").mkdir(parents=True)
-    (where / "notes" / "deep" / "by hand.txt").write_bytes(b"\xff\0 mine")
-    with AgentInstance(where) as home:
+    folder = home_copy.project / "agents" / "a"
+    (folder / "persona.md").write_text("patient")
+    (folder / "context" / "repos.md").write_text("tests: make check")
+    (folder / "notes" / "deep").mkdir(parents=True)
+    (folder / "notes" / "deep" / "by hand.txt").write_bytes(b"\xff\0 mine")
+    with AgentInstance(folder) as home:
         home.work_items.enqueue("mine", "chore", {"do": "tidy"}, notes="by me")
         home.events.append("note", {"text": "mine"})
         home.regenerate_dashboard()
-    return where
+    return folder
 
 
 MINE = ("persona.md", "context/repos.md", "notes/deep/by hand.txt")
 
 
-def _mine(where: Path) -> dict[str, bytes]:
-    return {name: (where / name).read_bytes() for name in MINE}
+def _mine(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in MINE}
 
 
-def _errands(where: Path) -> dict[str, str]:
-    with closing(sqlite3.connect(where / "state.sqlite")) as connection:
+def _errands(folder: Path) -> dict[str, str]:
+    with closing(sqlite3.connect(folder / "state.sqlite")) as connection:
         return dict(connection.execute("SELECT id, status FROM work_items"))
 
 
@@ -120,11 +120,11 @@ def test_any_damage_of_the_database_is_repaired(
     assert _errands(agent) == {item: status for item, status in good.items() if item != "mine"}
 
 
-def test_a_missing_folder_or_one_that_the_ledger_does_not_know_is_right(
+def test_a_missing_folder_and_an_unknown_folder_are_no_deviations(
     home_copy: HomeCopy, agent: Path
 ) -> None:
     shutil.rmtree(home_copy.project / "agents" / "b")
-    (home_copy.project / "agents" / "stranger").mkdir()
+    (home_copy.project / "agents" / "unknown").mkdir()
     (home_copy.project / "agents" / "linked").symlink_to(agent)
     (home_copy.project / "agents" / "readme.txt").write_text("a file")
     assert home_copy.deviations() == []
@@ -234,8 +234,8 @@ def test_a_repair_reports_only_what_it_repaired_and_continues_after_an_error(
 def test_any_payload_of_an_event_is_shown_and_stops_no_sprint(home: Home) -> None:
     home.script(writes("a"))
     assert home.sprint(task("a")).code == 0
-    where = home.project() / "agents" / "a"
-    with closing(sqlite3.connect(where / "state.sqlite", isolation_level=None)) as connection:
+    folder = home.project() / "agents" / "a"
+    with closing(sqlite3.connect(folder / "state.sqlite", isolation_level=None)) as connection:
         for payload in ('"seen"', "1", "null", "[1]", "plain\ntext", b"\xff"):
             connection.execute(
                 "INSERT INTO events (ts, type, payload) VALUES (?, 'note', ?)", (2**42, payload)

@@ -79,7 +79,7 @@ def _slow_workspace(home: Home) -> Path:
     return wait_for(lambda: home.run_files("workspace/.git/here"), "the hand-over")[0].parent
 
 
-def test_a_stop_ends_a_long_hand_over_and_resume_takes_the_work(home: Home) -> None:
+def test_a_stop_ends_a_long_transfer_of_work_and_resume_completes_it(home: Home) -> None:
     home.script(writes("a", run=_SLOW_GIT))
     running = home.start_sprint(task("a"))
     repository = _slow_workspace(home)
@@ -114,8 +114,8 @@ def test_a_stop_does_not_wait_for_a_long_salvage_and_resume_makes_it(home: Home)
     resumed.interrupt()
 
 
-def test_an_interrupted_attempt_counts_to_no_cap(home: Home) -> None:
-    """Stopped again and again, the task still has its attempts."""
+def test_an_interrupted_attempt_counts_towards_no_limit(home: Home) -> None:
+    """A task that is stopped repeatedly keeps its attempts."""
     _stuck_writer(home)
     running = home.start_sprint(task("a"))
     for arrival in (1, 2, 3):
@@ -129,7 +129,7 @@ def test_an_interrupted_attempt_counts_to_no_cap(home: Home) -> None:
 
 
 def test_a_sprint_stopped_in_mid_planning_is_planned_on_resume(home: Home) -> None:
-    """A plan once made is never asked for again."""
+    """A finished plan is not requested again."""
     planning, writing = home.gate("planning"), home.gate("writing")
     plan = json.dumps([task("a")])
     home.script(does("po", run=planning.line, output=plan), writes("a", run=writing.line))
@@ -151,7 +151,7 @@ def test_a_sprint_stopped_in_mid_planning_is_planned_on_resume(home: Home) -> No
     assert home.files() == {"a.txt": b"a\n"}
 
 
-def test_resume_of_a_finished_sprint_gives_the_code_it_ended_with(home: Home) -> None:
+def test_resume_of_a_finished_sprint_repeats_its_exit_code(home: Home) -> None:
     home.script(writes("a"), does("implement", "bad", exit_code=1))
     assert home.sprint(task("a")).code == 0
     again = home.caloron("resume")
@@ -174,7 +174,7 @@ def test_without_a_sprint_there_is_nothing_to_stop_or_to_resume(home: Home) -> N
 
 
 def test_a_second_ctrl_c_leaves_at_once_and_nothing_is_lost(home: Home) -> None:
-    """An agent that ignores every polite word does not keep its user waiting."""
+    """An agent that ignores signals does not delay the end."""
     line = f"trap '' TERM; {home.gate('writing').line}"
     home.script(writes("a", run=line))
     running = home.start_sprint(task("a"))
@@ -187,7 +187,7 @@ def test_a_second_ctrl_c_leaves_at_once_and_nothing_is_lost(home: Home) -> None:
     assert home.files() == {"a.txt": b"a\n"}
 
 
-def test_an_agent_of_a_killed_sprint_keeps_its_slot_until_it_ends_and_then_others_go_on(
+def test_an_agent_of_a_killed_sprint_keeps_its_slot_until_it_ends(
     home: Home,
 ) -> None:
     _stuck_writer(home)

@@ -37,7 +37,7 @@ def test_a_stopped_agent_is_probed_restarted_escalated_and_released_by_a_comment
     assert len([c for c in comments if c.startswith("The agent is restarted")]) == 1
     (escalation,) = home.escalations()
     assert home.state_file()["interventions"] == {"a": {"count": 3}}
-    # The agent's home says what is left to do, and not that nothing is.
+    # The agent's home lists its remaining work.
     cycle = home.caloron("agents", "show", "a").data["cycle"]
     assert cycle["work_in_progress"] == "demo-1/a"
     assert cycle["next_target"] == "implement of a, again"
@@ -71,7 +71,7 @@ def test_a_release_while_the_sprint_runs_lets_the_task_go_on_without_a_resume(ho
     assert len(home.escalations()) == 1
 
 
-def test_an_agent_that_comes_back_is_forgiven_and_a_reviewer_that_hangs_is_no_approval(
+def test_an_agent_that_recovers_continues_and_a_hanging_reviewer_does_not_approve(
     home: Home,
 ) -> None:
     home.set(**IMPATIENT)
@@ -89,7 +89,7 @@ def test_an_agent_that_comes_back_is_forgiven_and_a_reviewer_that_hangs_is_no_ap
     assert home.processes() == []
 
 
-def test_an_agent_that_prints_and_one_that_is_busy_are_left_alone(home: Home) -> None:
+def test_a_printing_and_a_busy_agent_are_left_alone(home: Home) -> None:
     home.set(**LENIENT)
     slow = "for i in $(seq 25); do echo still at it; sleep 0.2; done"
     busy = "end=$(($(date +%s) + 5)); while [ $(date +%s) -lt $end ]; do :; done"

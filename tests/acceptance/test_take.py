@@ -21,7 +21,7 @@ def shop(bare_home: Home) -> Repository:
 
 
 def _refused(shop: Repository, *words: str) -> None:
-    """Taking is refused with these words, and leaves everything as it was."""
+    """Check that `take` is refused with these words and changes nothing."""
     before, head = shop.state, shop.git("symbolic-ref", "--quiet", "HEAD")
     for options in ((), ("--dry-run",)):
         answer = shop.caloron("take", *options)
@@ -32,7 +32,7 @@ def _refused(shop: Repository, *words: str) -> None:
     assert shop.git("symbolic-ref", "--quiet", "HEAD") == head
 
 
-def test_a_branch_without_commits_of_its_own_is_fast_forwarded_and_told_what_came(
+def test_a_branch_without_own_commits_is_fast_forwarded_and_the_changes_are_listed(
     shop: Repository,
 ) -> None:
     old = shop.head
@@ -59,7 +59,7 @@ def test_a_branch_without_commits_of_its_own_is_fast_forwarded_and_told_what_cam
     assert again.data["commits"] == 0
 
 
-def test_the_text_says_how_to_go_back_and_that_works(shop: Repository) -> None:
+def test_the_printed_command_to_undo_take_works(shop: Repository) -> None:
     old = shop.head
     text = shop.caloron("take", json=False).stdout
     line = text.strip().splitlines()[-1]
@@ -86,7 +86,7 @@ def test_a_merge_that_needs_a_name_git_does_not_know_is_refused(shop: Repository
     _refused(shop, "who you are", "user.email")
 
 
-def test_what_is_not_committed_stays_where_nothing_comes_to_it(shop: Repository) -> None:
+def test_uncommitted_changes_in_other_files_stay(shop: Repository) -> None:
     shop.write("kept.txt", "half done\n")
     shop.write("other.txt", "untracked\n")
     assert shop.caloron("take").code == 0
@@ -95,7 +95,7 @@ def test_what_is_not_committed_stays_where_nothing_comes_to_it(shop: Repository)
     assert (shop.path / "new.txt").exists()
 
 
-def test_a_file_that_would_be_lost_stops_it_be_it_untracked_or_ignored(shop: Repository) -> None:
+def test_take_is_refused_if_an_untracked_or_ignored_file_would_be_lost(shop: Repository) -> None:
     shop.write("new.txt", "mine, not committed\n")
     _refused(shop, "new.txt", "git stash")
     (shop.path / ".git" / "info" / "exclude").write_text("new.txt\n")
@@ -107,7 +107,7 @@ def test_a_file_that_would_be_lost_stops_it_be_it_untracked_or_ignored(shop: Rep
     _refused(shop, "new.txt")
 
 
-def test_an_uncommitted_change_of_a_file_that_changes_stops_it(bare_home: Home) -> None:
+def test_take_is_refused_if_it_changes_a_file_with_uncommitted_changes(bare_home: Home) -> None:
     bare_home.script(writes_file("kept.txt", "changed by an agent\n"))
     shop = repository(bare_home)
     assert shop.sprint().code == 0
@@ -117,12 +117,12 @@ def test_an_uncommitted_change_of_a_file_that_changes_stops_it(bare_home: Home) 
     _refused(shop, "kept.txt")
 
 
-def test_a_conflict_changes_nothing_and_says_how_to_settle_it_by_hand(shop: Repository) -> None:
+def test_a_conflict_changes_nothing_and_names_the_manual_commands(shop: Repository) -> None:
     shop.commit("new.txt", "mine\n")
     _refused(shop, "conflict in new.txt", "git -C", "pull --no-rebase")
 
 
-def test_in_the_middle_of_a_merge_or_a_rebase_it_is_refused(shop: Repository) -> None:
+def test_take_is_refused_during_a_merge_or_a_rebase(shop: Repository) -> None:
     shop.git("switch", "--quiet", "-c", "side")
     shop.commit("kept.txt", "side\n")
     shop.git("switch", "--quiet", "main")
@@ -204,7 +204,7 @@ def test_inbox_and_report_name_the_command_until_it_was_taken(shop: Repository) 
     assert shop.caloron("report").data["bring"] == ""
 
 
-def test_the_inbox_names_the_sprint_whose_work_is_missing_and_no_later_one(
+def test_the_inbox_names_only_the_sprint_whose_work_is_missing(
     shop: Repository,
 ) -> None:
     shop.home.script(does("po", output="no plan"))

@@ -48,7 +48,7 @@ def test_a_plan_that_is_declined_is_kept_and_runs_after_resume_says_yes(home: Ho
     assert home.attempts("po") == 1
 
 
-def test_with_yes_nobody_is_asked(home: Home) -> None:
+def test_with_yes_there_is_no_question(home: Home) -> None:
     _planned(home)
     code, screen = Terminal(home, "sprint", "make it so", "--yes").end()
     assert code == 0, screen
@@ -67,7 +67,7 @@ def test_ctrl_c_at_the_terminal_saves_and_stops(home: Home) -> None:
     code, screen = terminal.end()
     assert code == 11, screen
     assert "caloron resume" in screen
-    # The `^C` of the terminal moves the cursor, and the table is drawn beside its old place.
+    # The `^C` of the terminal moves the cursor, and the table is drawn beside its old position.
     assert "^C" not in screen
     assert "demo-1  stopping" in screen
     assert "the agent's work is saved" in screen

@@ -107,7 +107,7 @@ def test_a_diamond_with_a_rejected_change_is_driven_by_ticks_that_are_killed(
     assert (again.code, again.statuses) == (0, answer.statuses)
 
 
-def test_ticks_come_to_the_same_end_as_one_command(tmp_path: Path) -> None:
+def test_ticks_have_the_same_result_as_a_single_command(tmp_path: Path) -> None:
     ends = []
     for name in ("ticks", "sprint"):
         home = Home(tmp_path / name).init()
@@ -133,7 +133,7 @@ def test_an_agent_lives_on_between_ticks_and_two_ticks_exclude_each_other(home: 
     first = tick(home)
     assert (first.data["agents"], first.data["actions_taken"]) == (1, [])
     assert all(process_lives(pid) for pid in pids)
-    # While one is at work, another one leaves the project to it.
+    # While a tick is at work, another tick leaves the project to it.
     slow = home.start("tick", "--sprint", "demo-1")
     answers = [tick(home) for _ in range(3)]
     slow.wait()
@@ -154,7 +154,7 @@ def test_a_tick_beside_a_running_sprint_leaves_it_alone(home: Home) -> None:
     assert running.wait().code == 0
 
 
-def test_stop_ends_what_ticks_left_at_work_and_yes_lets_them_go_on(home: Home) -> None:
+def test_stop_ends_agents_of_ticks_and_yes_lets_ticks_continue(home: Home) -> None:
     gate = home.gate("work")
     home.script(writes("a", run=gate.line))
     begin(home, task("a"))
@@ -170,7 +170,7 @@ def test_stop_ends_what_ticks_left_at_work_and_yes_lets_them_go_on(home: Home) -
     assert until_ended(home).code == 0
 
 
-def test_a_plan_that_waits_is_run_when_somebody_says_yes(home: Home) -> None:
+def test_a_waiting_plan_runs_once_a_person_approves_it(home: Home) -> None:
     home.script(writes("a"))
     plan = str(home.plan(task("a")))
     assert home.caloron("kickoff", "make it so", "--plan", plan).code == 0
@@ -204,7 +204,7 @@ def test_a_pull_request_that_a_person_closes_goes_back_to_its_agent(anywhere: Ho
     assert sorted(pull["state"] for pull in home.pulls()) == ["closed", "merged"]
 
 
-def test_news_that_comes_twice_or_too_late_changes_nothing(anywhere: Home) -> None:
+def test_repeated_and_late_snapshots_change_nothing(anywhere: Home) -> None:
     """Before every tick all earlier snapshots are reported again, in another order."""
     home, chance, observations = anywhere, random.Random(3), set[bytes]()
     home.script(writes("a"), writes("b"))
@@ -258,7 +258,7 @@ def test_a_schedule_of_the_first_compositions_drives_a_sprint(home: Home) -> Non
     assert len(home.pulls()) == 1
 
 
-def test_a_forge_that_is_away_is_told_and_nothing_is_lost(
+def test_an_unavailable_forge_is_reported_and_nothing_is_lost(
     tmp_path: Path, own_gitea: Server
 ) -> None:
     home = GiteaHome(tmp_path, own_gitea).on_gitea()
@@ -288,7 +288,7 @@ def test_a_forge_that_is_away_is_told_and_nothing_is_lost(
         ((), 3, "no sprint"),
     ],
 )
-def test_what_cannot_be_ticked_is_refused(
+def test_a_tick_of_an_unknown_or_unplanned_sprint_is_refused(
     home: Home, arguments: tuple[str, ...], code: int, words: str
 ) -> None:
     answer = home.caloron("tick", *arguments)

@@ -32,7 +32,7 @@ def _runs(tool: str, ask: str) -> bool:
     return subprocess.run((tool, ask), capture_output=True, check=False).returncode == 0
 
 
-def test_python_works_at_its_place_in_the_second_workspace(bench: SetupBench) -> None:
+def test_a_python_environment_works_in_the_second_workspace(bench: SetupBench) -> None:
     files = {
         "requirements.txt": "--no-index\n./lib\n",
         "lib/pyproject.toml": _BACKEND.format(name="greet"),
@@ -169,7 +169,7 @@ def test_a_package_manager_reaches_its_registry_through_the_proxy(
         return run(SANDBOX.confine(("sh", "-c", line), spec), timeout_s=120).returncode
 
     program = shutil.which("python3" if tool == "pip" else tool)
-    # A program of the system has to run; one in the user's own folders may not be visible inside.
+    # A program of the system has to run; the user's own programs may not be visible inside.
     if not program or (
         not program.startswith("/usr/") and inside(_VERSIONS.get(tool, f"{tool} --version"))
     ):

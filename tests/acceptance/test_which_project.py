@@ -46,7 +46,7 @@ def test_outside_of_a_repository_no_sprint_begins_in_the_active_project(
     assert len(shop.caloron("history").data["sprints"]) == 1
 
 
-def test_on_a_terminal_it_is_refused_too(shop: Repository, plain: Path) -> None:
+def test_the_start_is_refused_on_a_terminal_too(shop: Repository, plain: Path) -> None:
     code, screen = Terminal(shop.home, "sprint", "go", "--single", cwd=plain).end()
     assert code == 2
     assert "--project shop" in " ".join(screen.split())
@@ -96,7 +96,7 @@ def test_a_command_that_acts_on_the_active_project_names_it_and_its_repository(
         assert "active project" not in quiet.stderr + quiet.stdout
 
 
-def test_a_repository_without_a_project_says_so_and_never_speaks_about_another(
+def test_a_repository_without_a_project_never_shows_another_project(
     shop: Repository,
 ) -> None:
     other = repository(shop.home, "other")
@@ -156,7 +156,7 @@ def test_a_result_that_was_taken_is_not_offered_again(shop: Repository) -> None:
     assert "caloron take" not in again.stdout + again.stderr
 
 
-def test_a_first_sprint_names_the_budget_that_was_given(bare_home: Home) -> None:
+def test_a_first_sprint_names_its_budget(bare_home: Home) -> None:
     bare_home.script(writes_file("new.txt"))
     shop = repository(bare_home)
     words = ("sprint", "go", "--single", "--framework", "stub", "--budget", "5", "--dry-run")

@@ -40,7 +40,7 @@ def test_a_diamond_of_tasks_planned_by_the_planner_ends_merged_in_the_order_of_i
     assert home.comments(issues["a"]["number"])[-1].startswith("Completed via PR #")
 
 
-def test_plain_output_tells_the_progress_in_lines_and_the_way_to_the_result(home: Home) -> None:
+def test_plain_output_lists_the_progress_and_the_command_for_the_result(home: Home) -> None:
     home.script(writes("a"))
     plan = home.plan(task("a"))
     answer = home.caloron("sprint", "make a", "--plan", str(plan), json=False)
@@ -164,11 +164,11 @@ def test_never_more_agents_at_once_than_parallel_allows(home: Home) -> None:
     assert max(accumulate(step for _, step in steps)) == 2
 
 
-def test_children_learn_who_they_are_from_their_environment(home: Home) -> None:
+def test_the_environment_of_an_agent_names_its_role_and_task(home: Home) -> None:
     names = ("ROLE", "TASK_ID", "SPRINT_ID", "AGENT_ID", "ATTEMPT", "ROUND")
-    line = f'echo "told: {" ".join(f"$CALORON_{name}" for name in names)}"'
+    line = f'echo "environment: {" ".join(f"$CALORON_{name}" for name in names)}"'
     home.script(
-        does("po", run=line, output=json.dumps([task("a"), task("look", "a", kind="check")])),
+        does("po", run=line, output=json.dumps([task("a"), task("inspect", "a", kind="check")])),
         writes("a", run=line),
         does("review", round=1, run=line, output="CHANGES_NEEDED: more"),
         does("review", round=2, attempt=1, run=line, output="hm"),
@@ -178,7 +178,7 @@ def test_children_learn_who_they_are_from_their_environment(home: Home) -> None:
     )
     answer = home.sprint()
     assert answer.code == 0, answer
-    po, *others = home.printed("told: ")
+    po, *others = home.printed("environment: ")
     assert po == "po  demo-1 planner-1 1 1"
     assert others == [
         "implement a demo-1 a 1 1",
@@ -186,7 +186,7 @@ def test_children_learn_who_they_are_from_their_environment(home: Home) -> None:
         "fix a demo-1 a 1 1",
         "review a demo-1 reviewer-1 1 2",
         "review a demo-1 reviewer-1 2 2",
-        "check look demo-1 look 1 1",
+        "check inspect demo-1 inspect 1 1",
     ]
 
 

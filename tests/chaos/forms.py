@@ -213,7 +213,7 @@ def _files(project: Path) -> dict[str, Any]:
 
 
 def _json(file: Path) -> Any:
-    """Nothing for a file that is missing; one that is half written fails here."""
+    """Return `{}` for a missing file; a half-written file fails here."""
     return json.loads(file.read_bytes()) if file.exists() else {}
 
 
@@ -250,7 +250,7 @@ def _merges(repository: Path, names: dict[int, str]) -> list[str]:
 
 
 def done_twice(world: World) -> list[str]:
-    """Everything on the forge that carries the key of something else there."""
+    """List the keys that several objects on the forge have."""
     with _reading(world.project() / "forge.sqlite") as forge:
         keys: list[str] = []
         for table, order in (("issues", "number"), ("pulls", "number"), ("comments", "id")):

@@ -24,7 +24,7 @@ from caloron.cycles.storage import Log
 
 CALORON = (sys.executable, "-c", "from caloron.cli.start import run; run()")
 PATIENCE_S = 60
-#: Each command with what must have been done before it.
+#: Each command with the commands that must run before it.
 ERRANDS = {
     "enqueue": ((), "errands enqueue --kind x --id b --payload {}"),
     "claim": ((), "errands claim --id a --owner forge"),
@@ -199,7 +199,7 @@ def _prepared(template: Path, before: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("name", CYCLES)
-def test_a_kill_leaves_the_cycles_as_the_log_tells_and_the_next_call_goes_on(
+def test_a_kill_leaves_the_cycles_consistent_with_the_log_and_the_next_call_works(
     tmp_path: Path, name: str
 ) -> None:
     before, line = CYCLES[name]
@@ -213,14 +213,14 @@ def test_a_kill_leaves_the_cycles_as_the_log_tells_and_the_next_call_goes_on(
     for number, point in enumerate(points):
         folder = copy(template, tmp_path / f"cell-{number}")
         killed_at(folder, f"cycle {line}", point)
-        state, told = cycle_form(folder)
-        assert state == told, f"the log does not explain it: {point}"
+        state, from_log = cycle_form(folder)
+        assert state == from_log, f"the log does not explain it: {point}"
         crashed = steps[0]._replace(status="crashed", reason=state.reason)
         assert state in (*steps, crashed), point
         # The next call finds everything in order, and numbers only rise.
         run(folder, "cycle recover allegro --force")
         assert run(folder, "cycle begin allegro") == 0, point
-        after, told = cycle_form(folder)
-        assert after == told, point
+        after, from_log = cycle_form(folder)
+        assert after == from_log, point
         assert after.cycle_number == state.cycle_number + 1, point
         assert [f.name for f in (folder / "home/cycles").iterdir() if f.name.endswith(".tmp")] == []

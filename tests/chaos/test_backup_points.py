@@ -35,7 +35,7 @@ class Backups:
         self.of: dict[str, Path] = {}
 
     def take(self, world: World) -> str:
-        """Called while everything stands still at a crash point."""
+        """Take a backup while all processes are stopped at a crash point."""
         form = durable_form(world)
         begun = bool(form and json.loads(form)["sprints"])
         if begun and form not in self.of and not _is_written(world.project() / "ledger.sqlite"):

@@ -27,7 +27,7 @@ def wake(home: Home, agent: str, step: str) -> None:
     assert home.caloron("cycle", "end", agent, "--artefact", step).code == 0
 
 
-def left(home: Home, number: int) -> tuple[list[str], str]:
+def comments_and_body(home: Home, number: int) -> tuple[list[str], str]:
     shown = home.caloron("issue", "show", str(number)).data
     return [comment["body"] for comment in shown["comments"]], str(shown["body"])
 
@@ -39,19 +39,19 @@ def killed_at(home: Home, words: tuple[str, ...], point: str, once: Path) -> Non
 
 
 def check(home: Home, number: int, step: str, folder: Path, agent: str = "allegro") -> None:
-    """Killed there with the first words, and again with newer ones; then once undisturbed."""
+    """Kill a breadcrumb with the first words and again with newer words; then write it once."""
     point = step.format(number=number)
     words = ("cycle", "breadcrumb", agent, "--issue", str(number))
     for cycle in (1, 2):
         wake(home, agent, f"cycle {cycle}")
-    body = left(home, number)[1]
+    body = comments_and_body(home, number)[1]
     killed_at(home, words, point, folder / "first")
     wake(home, agent, "cycle 3")
     killed_at(home, words, point, folder / "second")
     answer = home.caloron(*words)
     assert answer.code == 0, answer
     assert answer.data["written"]["refused"] == []
-    comments, now = left(home, number)
+    comments, now = comments_and_body(home, number)
     assert len(comments) == 1, point
     assert now.count(SECTION) == 1, point
     assert now.startswith(body)
@@ -93,11 +93,11 @@ def test_on_gitea_a_breadcrumb_that_is_killed_twice_is_there_once(
         check(home, number, point, tmp_path_factory.mktemp("points"), f"agent-{nth}")
 
 
-def test_many_calls_at_once_leave_one_comment(home: Home, issue: int) -> None:
+def test_many_calls_at_once_leave_a_single_comment(home: Home, issue: int) -> None:
     for cycle in (1, 2):
         wake(home, "allegro", f"cycle {cycle}")
     calls = [home.start("cycle", "breadcrumb", "allegro", "--issue", str(issue)) for _ in range(4)]
     assert [call.wait().code for call in calls] == [0] * 4
-    comments, body = left(home, issue)
+    comments, body = comments_and_body(home, issue)
     assert len(comments) == 1
     assert body.count(SECTION) == 1

@@ -55,7 +55,7 @@ def _judge(
     assert sum(cell.killed for cell in cells) >= _ENOUGH * len(cells)
 
 
-def test_a_kill_at_any_kind_of_moment_loses_nothing_and_does_nothing_twice(
+def test_a_kill_at_every_kind_of_moment_loses_nothing_and_repeats_nothing(
     template: World,
     recorded: list[tuple[Point, str]],
     folder: Path,
@@ -71,7 +71,7 @@ def test_a_kill_at_any_kind_of_moment_loses_nothing_and_does_nothing_twice(
 
 
 @pytest.mark.long
-def test_a_kill_at_every_single_crash_point_loses_nothing_and_does_nothing_twice(
+def test_a_kill_at_every_crash_point_loses_nothing_and_repeats_nothing(
     template: World,
     recorded: list[tuple[Point, str]],
     folder: Path,

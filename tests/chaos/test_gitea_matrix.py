@@ -112,7 +112,7 @@ class Scenario:
         world.plan(*self.plan)
         ada = self.gitea.person("ada")
         world.environment[blind_gitea.WHO] = f"{ada.url} ada {ada.token} {repository.full_name}"
-        world.person = self.person and partial(self.person, repository.seen_by(ada))
+        world.person = self.person and partial(self.person, repository.acting_as(ada))
         return world, repository
 
     def undisturbed(self) -> list[Effect]:
@@ -156,7 +156,7 @@ class Scenario:
 
 
 def _effects(world: World) -> list[Effect]:
-    """Everything that was done to the forge, in its order."""
+    """List all effects on the forge in their order."""
     connection = sqlite3.connect(world.project() / "ledger.sqlite", timeout=10)
     sql = "SELECT key, task, kind FROM actions WHERE state = 'done' ORDER BY id"
     rows = connection.execute(sql).fetchall()
@@ -225,7 +225,7 @@ def _two_accounts(folder: Path, gitea: Gitea) -> Scenario:
 
 
 def _cancels_b(hers: Repository, _: World) -> None:
-    """She says so on the issue, once its change is there to be withdrawn."""
+    """Cancel b on its issue as soon as its pull request is there."""
     time.sleep(0.3)
     if not [p for p in hers.pulls("open") if p["head"]["ref"].startswith("agent/b/")]:
         return

@@ -44,7 +44,7 @@ def rows(world: World, sql: str) -> list[tuple[Any, ...]]:
         connection.close()
 
 
-def noting(name: str, **more: Any) -> dict[str, Any]:
+def prints(name: str, **more: Any) -> dict[str, Any]:
     """Let an agent print a line each time it runs."""
     return {"run": f"echo {name}"} | more
 
@@ -117,7 +117,7 @@ def test_an_engine_killed_while_the_planner_thinks_goes_on_with_the_same_planner
     ],
 )
 def test_a_planner_that_has_answered_is_not_asked_again(world: World, point: str) -> None:
-    world.script(PLANNER | noting("asked"), writes_a(), REVIEW)
+    world.script(PLANNER | prints("asked"), writes_a(), REVIEW)
     killed = world.root / "killed"
     code = world.run("sprint", "goal", "--yes", CALORON_CRASH_AT=f"{point}|{killed}")
     if code == -signal.SIGKILL:
@@ -133,7 +133,7 @@ def test_a_planner_that_has_answered_is_not_asked_again(world: World, point: str
     ("role", "engine_too"),
     [("po", True), ("implement", True), ("review", False), ("review", True), ("verify", False)],
 )
-def test_a_shim_killed_in_any_role_leaves_nobody_and_its_work_is_done_again(
+def test_a_shim_killed_in_any_role_leaves_no_process_and_its_work_is_repeated(
     world: World, role: str, engine_too: bool
 ) -> None:
     """Every process of a sandbox ends with its shim, which does not count as a failure."""
@@ -156,8 +156,8 @@ def test_a_shim_killed_in_any_role_leaves_nobody_and_its_work_is_done_again(
     assert_done(world)
 
 
-def test_work_of_an_agent_that_ended_while_nobody_watched_is_taken_in(world: World) -> None:
-    world.script(PLANNER, writes_a(**noting("worked"), sleep_s=0.5), REVIEW)
+def test_work_of_an_agent_that_ended_without_an_engine_is_used(world: World) -> None:
+    world.script(PLANNER, writes_a(**prints("worked"), sleep_s=0.5), REVIEW)
     engine = world.begin("sprint", "goal", "--yes")
     wait_for(partial(at_work, world), "an agent at work")
     kill(engine.pid)

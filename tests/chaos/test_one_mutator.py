@@ -27,7 +27,7 @@ MUTATIONS = {
     "mark_merged",
 }
 CHANGES, EXECUTOR = "engine/forge/operations.py", "engine/forge/executor.py"
-#: Acts of people, the first commit of an empty repository, the forge itself, what tests use.
+#: Acts of people, the first commit of an empty repository, the forge itself, code for tests.
 EXCEPTED = (
     "cli/commands/project/remote.py",
     "cli/commands/forge.py",
@@ -110,7 +110,7 @@ def test_a_stage_in_a_graph_would_be_noticed() -> None:
     assert named_in({"op": "Let", "bindings": {"x": merge}, "body": merge}) == {"github_merge_pr"}
 
 
-def test_the_changes_are_in_one_place_and_their_executor_marks_them_for_crashes() -> None:
+def test_the_executor_makes_all_changes_and_marks_their_crash_points() -> None:
     tree = ast.parse(_modules()[CHANGES].read_text("utf-8"))
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     changing = [f.name for f in functions if mutations_in(ast.unparse(f))]

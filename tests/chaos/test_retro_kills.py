@@ -43,7 +43,7 @@ def template(tmp_path: Path) -> World:
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_a_kill_at_any_moment_of_the_retro_neither_loses_the_answer_nor_asks_for_ever(
+def test_a_kill_during_the_retro_loses_no_answer_and_asks_a_bounded_number_of_times(
     template: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], every: bool
 ) -> None:
     recorded, code = record(template.copy_to(tmp_path / "record"))

@@ -47,7 +47,7 @@ def _branch(shell: LiveShell, file: str) -> str:
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout
 
 
-def test_an_agent_outlives_its_shell_and_the_next_one_knows_it_again(shell: LiveShell) -> None:
+def test_an_agent_outlives_its_shell_and_the_next_shell_recognises_it(shell: LiveShell) -> None:
     shell.agents_do(_waits_for("go"))
     pid = shell.start().spawn()["pid"]
     worktree = shell.root / ".caloron/worktrees/ann-s-1"
@@ -68,7 +68,7 @@ def test_an_agent_outlives_its_shell_and_the_next_one_knows_it_again(shell: Live
     assert _branch(shell, "begun.txt") == "begun\n"
 
 
-def test_what_ended_while_no_shell_was_there_is_told_by_the_next_one(shell: LiveShell) -> None:
+def test_an_end_without_a_shell_is_reported_by_the_next_shell(shell: LiveShell) -> None:
     shell.agents_do(
         {"responses": [{"run": "while [ ! -e go ]; do sleep 0.05; done", "exit_code": 7}]}
     )
@@ -82,7 +82,7 @@ def test_what_ended_while_no_shell_was_there_is_told_by_the_next_one(shell: Live
     assert (row["alive"], row["exit_code"], row["state"]) == (False, 7, "ended")
 
 
-def test_a_process_that_got_the_number_of_an_agent_is_not_taken_for_it(shell: LiveShell) -> None:
+def test_a_process_with_the_reused_pid_of_an_agent_is_not_the_agent(shell: LiveShell) -> None:
     shell.start().spawn()
     shell.ended()
     shell.kill()
@@ -97,7 +97,7 @@ def test_a_process_that_got_the_number_of_an_agent_is_not_taken_for_it(shell: Li
 
 
 @pytest.mark.parametrize("point", _POINTS)
-def test_a_shell_that_dies_while_it_starts_an_agent_leaves_one_or_none(
+def test_a_shell_that_dies_while_it_starts_an_agent_leaves_at_most_that_agent(
     shell: LiveShell, point: str, tmp_path: Path
 ) -> None:
     shell.agents_do({"responses": [{"run": "echo begun >> begun.txt; sleep 600"}]})

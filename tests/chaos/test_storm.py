@@ -30,7 +30,7 @@ from tests.chaos.world import (
 from tests.support.figures import record_figures
 
 TASKS = [f"t{n}" for n in range(12)]
-#: These change one file, so that all but the first of them are in conflict with main.
+#: These tasks change the same file, so that all but the first are in conflict with main.
 TOGETHER, REJECTED = TASKS[:3], TASKS[3:7]
 KINDS = ("engine", "shim", "sandbox", "git", "all")
 _WEIGHTS = (2, 3, 3, 4, 1)
@@ -40,7 +40,7 @@ _KILLS_OF_A_SPRINT = 90
 
 
 def _plan() -> list[dict[str, Any]]:
-    """Nine tasks, and three that wait for one of them each."""
+    """Nine tasks, and three tasks that each wait for one of the nine."""
     return [
         {"id": name, "title": name, "agent_prompt": f"write {name}", "depends_on": depends_on}
         for name, depends_on in [
@@ -51,7 +51,7 @@ def _plan() -> list[dict[str, Any]]:
 
 
 def _responses() -> list[dict[str, Any]]:
-    """Agents as they are: they fail, say nothing, change nothing, and work the next time."""
+    """Responses of agents that fail, print nothing or change nothing, and work the next time."""
     appends_to_shared_file = "echo $CALORON_TASK_ID >> together.txt"
     unmark = "sed -i -E '/^(<<<<<<<|=======|>>>>>>>)/d' together.txt"
     fixes = 'echo "$CALORON_TASK_ID fixed" > $CALORON_TASK_ID.txt'
@@ -99,7 +99,7 @@ class Storm:
         self.kills: Counter[str] = Counter()
         #: The escalations that a person resolved.
         self.escalated: set[tuple[str, int, str]] = set()
-        #: Sandboxes in which nothing ever ran.
+        #: The number of sandboxes in which no process ever ran.
         self.unborn = 0
 
     def run(self) -> None:
@@ -114,7 +114,7 @@ class Storm:
         raise AssertionError(f"not finished after {_ROUNDS} engines\n{world.log()}")
 
     def _blow(self, engine: subprocess.Popen[bytes]) -> int:
-        """Kill something again and again until the engine has ended; its exit code."""
+        """Kill processes repeatedly until the engine has ended; return its exit code."""
         until_it_holds_the_project(self._world, engine)
         while engine.poll() is None and self.kills.total() < self._most:
             with suppress(subprocess.TimeoutExpired):
@@ -152,7 +152,7 @@ class Storm:
         return [engine, *ours]
 
     def _resolve(self) -> None:
-        """A person says of each escalation that its cause is gone."""
+        """Comment `resolved` on each escalation as a person."""
         world = self._world
         if not goal_recorded(world):
             return
@@ -222,7 +222,7 @@ def _sprint(folder: Path, worlds: list[World], chance: random.Random, most: int)
 @pytest.mark.parametrize(
     "kills", [25, pytest.param(500, marks=pytest.mark.long)], ids=["short", "long"]
 )
-def test_no_work_is_lost_and_nothing_done_twice_in_a_storm_of_kills(
+def test_a_storm_of_kills_loses_no_work_and_repeats_nothing(
     kills: int, tmp_path: Path, worlds: list[World], capsys: pytest.CaptureFixture[str]
 ) -> None:
     seed = os.environ.get("CALORON_STORM_SEED", str(SEED))
@@ -246,6 +246,6 @@ def test_no_work_is_lost_and_nothing_done_twice_in_a_storm_of_kills(
             | {"escalated": len(escalated), "sandboxes that never began": unborn},
         )
         print(*sorted(escalated), sep="\n")
-    # An agent that is killed inside its sandbox has failed; a killed process of ours has not.
+    # An agent killed inside its sandbox counts as failed; a killed process of Caloron does not.
     others = [title for *_, title in escalated if "— the agent ended with exit code" not in title]
     assert others == []

@@ -90,7 +90,7 @@ class World(Home):
         return self.printed(line).count("")
 
     def kill_everything(self) -> None:
-        """Leave no process of this world behind, whatever a test did."""
+        """End all processes of this world after any test."""
         give_up = time.monotonic() + 10
         while (left := self.living()) and time.monotonic() < give_up:
             for pid in left:

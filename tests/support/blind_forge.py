@@ -29,7 +29,7 @@ def merge_blindly(
 
 
 def _push_theirs(forge: Path) -> None:
-    """Once, however often the merge is tried."""
+    """Push once, however often the merge is tried."""
     subjects = _git(forge, "log", "--format=%s", "main").splitlines()
     if THEIRS in subjects:
         return

@@ -30,7 +30,7 @@ def merge_blindly(
 
 
 def _push_theirs() -> None:
-    """Once, however often the merge is tried."""
+    """Push once, however often the merge is tried."""
     url, login, token, repository = os.environ[WHO].split()
     theirs = Repository(Person(url, login, token), repository)
     if not [c for c in theirs.commits() if c.startswith(f"write {THEIRS}")]:

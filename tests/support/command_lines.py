@@ -49,7 +49,7 @@ def _without_redirections(words: list[str]) -> list[str]:
 
 
 def synopsis_calls(span: str) -> Iterator[list[str]]:
-    """The same for code in a text, where `[…]` may be left out and `a|b` are choices."""
+    """Yield the calls of code in a text, where `[…]` is optional and `a|b` are choices."""
     if span.split()[:1] == ["caloron"]:
         plain = re.sub(r"\[([^\]]*)\]", r"\1", span)
         quoted = re.sub(r'(?<![\w"])([\w.-]+)(\|[\w.-]+)+', r"\1", plain)
@@ -85,7 +85,7 @@ def problem(words: list[str], *, whole: bool = True) -> str:
 
 
 def _agent_state_problem(words: list[str], *, whole: bool) -> str:
-    """The same for the commands that have a parser of their own."""
+    """Return the problem of a line for a command with a parser of its own, or an empty text."""
     script, sub, rest, _, wants_help = split(words)
     if not script or _PLACEHOLDER.fullmatch(script) or wants_help:
         return ""

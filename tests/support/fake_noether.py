@@ -26,13 +26,13 @@ from tests.support.unsandboxed import Unsandboxed
 _META = {"duration_ms": 0, "version": "0.8.2"}
 
 
-def say(data: Any) -> NoReturn:
+def succeed(data: Any) -> NoReturn:
     envelope = {"ok": True, "command": "noether", "data": data, "meta": _META}
     sys.stdout.write(json.dumps(envelope, indent=2) + "\n")
     sys.exit(0)
 
 
-def refuse(message: str, code: int = 1) -> NoReturn:
+def fail(message: str, code: int = 1) -> NoReturn:
     error = {"code": "GENERAL_ERROR", "message": message}
     envelope = {"ok": False, "command": "noether", "error": error, "meta": _META}
     sys.stderr.write(
@@ -47,11 +47,11 @@ def add(file: str) -> NoReturn:
     try:
         stage = parse_stage(Path(file).read_bytes(), strict=False)
     except OSError as error:
-        refuse(f"Failed to read {file}: {error.strerror}")
+        fail(f"Failed to read {file}: {error.strerror}")
     except GraphError as error:
-        refuse(f"Invalid stage: {error}")
+        fail(f"Invalid stage: {error}")
     if any(entry["id"] == stage.id for entry in kept):
-        say({"id": stage.id, "note": "stage already exists"})
+        succeed({"id": stage.id, "note": "stage already exists"})
     answer: dict[str, Any] = {"id": stage.id, "lifecycle": "active"}
     for entry in kept:
         if entry["signature_id"] == stage.signature_id and entry["lifecycle"] == "Active":
@@ -59,11 +59,11 @@ def add(file: str) -> NoReturn:
             answer["supersedes"] = entry["id"]
     store.parent.mkdir(parents=True, exist_ok=True)
     store.write_text(json.dumps({"stages": [*kept, stage_json(stage)]}), "utf-8")
-    say(answer)
+    succeed(answer)
 
 
 def run(file: str, words: list[str]) -> NoReturn:
-    """Only what is in the store: the standard library, and what was added."""
+    """Run a graph over the stages in the store: the standard library and added stages."""
     parser = argparse.ArgumentParser(add_help=False)
     for name in ("--input", "--allow-effects", "--allow-capabilities", "--isolate"):
         parser.add_argument(name)
@@ -88,8 +88,8 @@ def run(file: str, words: list[str]) -> NoReturn:
         value = json.loads(asked.input) if asked.input else None
         result = run_graph(prepared, value, RunnerChain(StandardLibrary(home), programs))
     except GraphError as error:
-        refuse(str(error), error.exit_code)
-    say(
+        fail(str(error), error.exit_code)
+    succeed(
         {
             "composition_id": prepared.composition_id,
             "effects": [effect.word for effect in prepared.effects],
@@ -105,4 +105,4 @@ if __name__ == "__main__":
         case ["run", file, *words]:
             run(file, words)
         case _:
-            refuse("usage", 2)
+            fail("usage", 2)

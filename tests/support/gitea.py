@@ -13,7 +13,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -25,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
+from tests.support.sockets import free_port
 
 _BUILD = Path(__file__).parents[2] / "scripts" / "gitea.sh"
 #: Gitea refuses to run as root, so it runs as this unprivileged user.
@@ -94,7 +95,7 @@ class GiteaMissing(Exception):
 
 @cache
 def program() -> Path:
-    """The program; CALORON_GITEA names another one, without it the pinned one is built."""
+    """Return the program that CALORON_GITEA names, or build the pinned version."""
     if named := os.environ.get("CALORON_GITEA"):
         return Path(named)
     done = subprocess.run((str(_BUILD),), capture_output=True, text=True, check=False)
@@ -154,7 +155,7 @@ class Person:
         return self.call("DELETE", path, body)
 
     def every(self, path: str, **query: Any) -> list[Any]:
-        """All pages of a list."""
+        """Return all pages of a list."""
         items: list[Any] = []
         page = 1
         while True:
@@ -171,14 +172,14 @@ class Person:
 
 
 class Repository:
-    """A repository as one person uses it; `seen_by` gives it to another one."""
+    """A repository as one person uses it; `acting_as` gives it to another person."""
 
     def __init__(self, who: Person, full_name: str) -> None:
         self.who = who
         self.full_name = full_name
         self.path = f"/repos/{full_name}"
 
-    def seen_by(self, who: Person) -> Repository:
+    def acting_as(self, who: Person) -> Repository:
         return Repository(who, self.full_name)
 
     @property
@@ -187,7 +188,7 @@ class Repository:
 
     @property
     def push_url(self) -> str:
-        """With the person's token in it: for the git of a test, never for ours."""
+        """The URL with the person's token: for the git of a test, never for that of Caloron."""
         scheme, _, rest = self.clone_url.partition("://")
         return f"{scheme}://{self.who.login}:{self.who.token}@{rest}"
 
@@ -244,7 +245,7 @@ class Repository:
         return self.who.post(f"{self.path}/pulls", body_fields)
 
     def merge(self, number: int, do: str = "merge", **more: Any) -> None:
-        """Merge as a person does: tried again while Gitea still works out whether it can."""
+        """Merge as a person does; repeat while Gitea still checks whether it can merge."""
         for _ in range(40):
             try:
                 self.who.post(f"{self.path}/pulls/{number}/merge", {"Do": do, **more})
@@ -406,7 +407,7 @@ class Server(Gitea):
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="caloron-gitea-"))
-        self.port = _free_port()
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         as_root = os.getuid() == 0
         self._who = (
@@ -446,13 +447,13 @@ class Server(Gitea):
             os.chown(self._settings, _ACCOUNT, _ACCOUNT)
 
     def _argv(self, *words: str) -> list[str]:
-        # Whatever ends this process ends the server as well.
+        # The end of this process ends the server as well, whatever its cause.
         return ["setpriv", "--pdeathsig", "KILL", *self._who, "--", str(program()), *words]
 
     @property
     def _environment(self) -> dict[str, str]:
-        # Gitea starts itself anew for each hook of each push: collecting garbage of so short a life
-        # behind was a quarter of all its work.
+        # Gitea starts a new process for each hook of each push: garbage collection in these short
+        # processes was a quarter of all its work.
         thrifty = {"GOGC": "off", "GOMEMLIMIT": "512MiB"}
         who = {"USER": "tests", "HOME": str(self.folder)}
         return {**who, **thrifty, "PATH": "/usr/local/bin:/usr/bin:/bin"}
@@ -528,10 +529,3 @@ def _session(leader: int) -> list[int]:
             if os.getsid(int(entry.name)) == leader:
                 pids.append(int(entry.name))
     return pids
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

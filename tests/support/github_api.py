@@ -43,7 +43,7 @@ class DescriptionMissing(Exception):
     """The description is not in the cache and cannot be fetched."""
 
 
-#: Other values for fields of an example; for a list, one item for each.
+#: Other values for fields of an example; for a list, an item for each.
 Change = dict[str, Any] | list[dict[str, Any]] | None
 #: Instead of a value: the field is left out, as the schema allows.
 LEFT_OUT = object()
@@ -120,7 +120,7 @@ class Description:
         return value
 
     def problems_of_request(self, asked: Asked) -> list[str]:
-        """Everything in which a request differs from what the description allows."""
+        """List the deviations of a request from the description."""
         name = f"{asked.method} {asked.path}"
         if not asked.template:
             return [f"{name}: no such path in the description"]
@@ -178,7 +178,7 @@ class Description:
         return status, _changed(value, reply.change)
 
     def _example(self, content: dict[str, Any], name: str, where: str) -> Any:
-        """The named example, or the first one that conforms, or the first one, completed.
+        """Return the named example, or the first that conforms, or the first, completed.
 
         Some of the official examples are older than the official schema and lack a field that it
         requires: such a field gets what the schema itself gives as its example.
@@ -196,7 +196,7 @@ class Description:
         return copy.deepcopy(good[0]) if good else self._completed(values[0], content["schema"])
 
     def _unwrapped(self, value: Any) -> Any:
-        """Some examples are a reference to another one instead of a value."""
+        """Follow an example that refers to another example instead of a value."""
         if isinstance(value, dict) and value.keys() == {"$ref"}:
             return self.resolved(value)["value"]
         return value
@@ -235,7 +235,7 @@ class Description:
         return plain[schema["type"]]
 
     def problems_of_answer(self, method: str, template: str, status: int, value: Any) -> list[str]:
-        """In what an answer differs from the schema of its status."""
+        """List the deviations of an answer from the schema of its status."""
         operation = self.operation(method, template)
         assert operation
         response = self.resolved(operation["responses"][str(status)])

@@ -22,7 +22,7 @@ from tests.support.projects import naming_project
 from tests.support.wait import paths, wait_for
 
 SOURCE = Path(__file__).parents[2] / "src"
-#: Far beyond what anything here takes: reaching it means that it never comes.
+#: Far beyond the duration of any step: a step that reaches it never ends.
 _PATIENCE_S = 90.0
 PROGRAM = (sys.executable, "-m", "caloron.cli")
 #: Variables that Python reads when it starts.
@@ -81,10 +81,10 @@ class Running:
         while line := self.process.stderr.readline():
             if words in line:
                 return
-        raise AssertionError(f"never said: {words}")
+        raise AssertionError(f"the program never printed: {words}")
 
     def interrupt(self) -> Answer:
-        """Ctrl-C."""
+        """Send Ctrl-C."""
         self.process.send_signal(signal.SIGINT)
         return self.wait()
 
@@ -95,7 +95,7 @@ class Running:
 
 @dataclass(frozen=True)
 class Gate:
-    """A place where an agent waits until the test lets it go on."""
+    """A gate at which an agent waits until the test lets it go on."""
 
     #: Agents see this folder and cannot change it.
     folder: Path

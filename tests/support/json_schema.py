@@ -20,7 +20,7 @@ _KNOWN = {
 
 
 def problems(value: Any, schema: dict[str, Any], root: dict[str, Any], at: str = "$") -> list[str]:
-    """Everything in which a value differs from its schema, each with its place."""
+    """List all deviations of a value from its schema, each with its position."""
     unknown = schema.keys() - _KNOWN
     assert not unknown, f"this validator does not know {unknown}"
     deviations: list[str] = []

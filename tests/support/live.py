@@ -42,7 +42,7 @@ def live_project(home: Home, gitea: Gitea, *, two_accounts: bool = False, **sett
         home.environment[REVIEWER_TOKEN] = reviewer.token
         options += ["--reviewer-token-env", REVIEWER_TOKEN]
     home.init("demo", *options, **settings)
-    return Live(home, repository, repository.seen_by(ada))
+    return Live(home, repository, repository.acting_as(ada))
 
 
 def marker_of(body: str) -> str:

@@ -43,13 +43,13 @@ Turn = Sequence["str | Use"]
 
 @dataclass(frozen=True)
 class Fault:
-    """An answer that is none."""
+    """An error instead of an answer."""
 
     status: int = 0
     kind: str = "api_error"
     message: str = "scripted fault"
     headers: dict[str, str] = field(default_factory=dict)
-    #: Close the connection in the middle of a stream, or say nothing at all, or stop half-way.
+    #: Close the connection in the middle of a stream, never answer, or stop half-way.
     drop: bool = False
     hang: bool = False
     stall: bool = False
@@ -103,7 +103,7 @@ class Asked:
 
     @property
     def text(self) -> str:
-        """Everything in it that the model reads."""
+        """The whole text of the request that the model reads."""
         return "\n".join((_texts(self.body.get("system", "")), *map(_content, self.messages)))
 
     @property

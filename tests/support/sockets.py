@@ -1,4 +1,4 @@
-"""Servers of tests that speak no HTTP, on loopback."""
+"""Ports on loopback, and servers of tests that speak no HTTP."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 @contextmanager
 def serving(answer: Callable[[socket.socket], object]) -> Iterator[int]:
     """Let a function answer each visitor in a thread of its own; yield the port."""
 
-    def attend(visitor: socket.socket) -> None:
+    def serve_client(visitor: socket.socket) -> None:
         # The visitor may be gone before the answer ends.
         with visitor, suppress(ConnectionError):
             answer(visitor)
@@ -23,7 +29,7 @@ def serving(answer: Callable[[socket.socket], object]) -> Iterator[int]:
                 visitor = server.accept()[0]
             except OSError:
                 return
-            threading.Thread(target=attend, args=(visitor,), daemon=True).start()
+            threading.Thread(target=serve_client, args=(visitor,), daemon=True).start()
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=serve, daemon=True)

@@ -36,14 +36,14 @@ def _handles_error(handler: ast.ExceptHandler) -> bool:
 
 
 def silent_handlers(source: str) -> Iterator[int]:
-    """The lines of broad handlers that neither act on their error nor say why they need not."""
+    """Yield the lines of broad handlers that neither use their error nor give a reason."""
     lines = source.splitlines()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ExceptHandler):
             silent = bool(_kinds(node.type) & _BROAD) and not _handles_error(node)
             first, last = node.lineno, node.end_lineno or node.lineno
         elif isinstance(node, ast.With):
-            calls = [one.context_expr for one in node.items]
+            calls = [item.context_expr for item in node.items]
             silent = any(
                 isinstance(call, ast.Call)
                 and ast.unparse(call.func).rpartition(".")[2] == "suppress"

@@ -34,7 +34,7 @@ ITEM = "shop-1/a/1-implement"
 
 
 class ScriptedForge:
-    """Answers as a test says, and remembers what it was asked to do."""
+    """Answers as a test scripts it and records the calls."""
 
     author = "caloron"
     main = "main"
@@ -118,7 +118,7 @@ class Engine(Parts):
         return claimed
 
     def shim(self, claimed: Claimed, *argv: str, **changes: Any) -> Path:
-        """A real shim for a claim; its run directory."""
+        """Start a real shim for a claim and return its run directory."""
         run_dir = self.runs.of(claimed.item, claimed.token)
         (run_dir / "workspace").mkdir(parents=True, exist_ok=True)
         spec = {

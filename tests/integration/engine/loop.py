@@ -1,4 +1,4 @@
-"""The real loop on a real forge, with work whose end a test writes: no agent is started.
+"""The real loop on a real forge; a test ends the work, and no agent is started.
 
 Tick, journal, executor and poller are the engine's own.
 """
@@ -58,7 +58,7 @@ class Loop(Parts):
         self.effects.close()
         self.ledger.close()
 
-    # Looking
+    # Reading
 
     @property
     def state(self) -> State:
@@ -103,7 +103,7 @@ class Loop(Parts):
             self._mains[claimed.item] = self.mirror.fetch_main()
 
     def perform(self, *, merges: bool = True) -> bool:
-        """Carry out what is due; whether there was anything."""
+        """Execute the due effects; return whether there were any."""
         due = [entry for entry in self.journal.due() if merges or entry.kind != "merge"]
         later = [entry.not_before for entry in due]
         self.clock.time = max(self.clock.time, min(later, default=0.0)) + 1
@@ -128,7 +128,7 @@ class Loop(Parts):
         return bool(self.ledger.load(self.sprint).facts)
 
     def end(self, name: str = "a", answer: str = "APPROVED") -> None:
-        """The agent, or the verification, at work on a task comes to its end."""
+        """End the running agent or verification of a task."""
         work, task = self.work(name), self.task(name)
         base = work.head or self.mirror.fetch_main()
         if work.head and not self.mirror.has(work.head):
@@ -178,7 +178,7 @@ class Loop(Parts):
         self.settle(merges=merges)
 
     def run(self) -> None:
-        """Everybody does well until the sprint has ended."""
+        """Let agents and people succeed until the sprint has ended."""
         for _ in range(40):
             self.settle()
             busy = [t.id for t in self.state.tasks.values() if t.work]

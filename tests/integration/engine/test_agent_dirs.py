@@ -66,7 +66,7 @@ class Project:
         self.ledger.db.rows("UPDATE clock_offset SET ms = ms + ?", (minutes * MINUTE,))
 
     def begin(self, item: str = ITEM) -> int:
-        """An agent's process starts."""
+        """Start the process of an agent."""
         with self.ledger.db.transaction("begin") as connection:
             queue.enqueue(connection, item, "agent", "{}")
             taken = queue.claim(connection, ["agent"], holder="s", lease_ms=10**9, cap=9)
@@ -80,14 +80,14 @@ class Project:
             queue.settle(connection, item, token, status, "merged")
 
     def wake(self, number: int, status: str = "done", minutes: int = 12) -> None:
-        """A whole wake of the agent, which takes its time."""
+        """Run a whole wake of the agent that takes some time."""
         item = f"demo-1/a/{number}-implement"
         token = self.begin(item)
         self.wait(minutes)
         self.end(token, status, item)
 
     def lose(self, token: int, item: str = ITEM) -> None:
-        """The process of an agent disappears."""
+        """Let the process of an agent disappear."""
         with self.ledger.db.transaction("lose") as connection:
             lost = {"token": token, "last_line": "halfway"}
             queue.append_event(connection, "attempt_lost", lost, item=item)

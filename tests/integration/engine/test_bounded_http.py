@@ -1,4 +1,4 @@
-"""A server with few places: who does not finish a request loses the place to others."""
+"""A server with few connections: an unfinished request loses its connection to others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Tests do not need it."""
+        """Discard the log of the server."""
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def test_a_head_has_one_deadline_however_often_a_byte_comes() -> None:
 
 
 def test_the_client_with_the_most_open_requests_loses_the_oldest() -> None:
-    """A flood from one address does not take the place of another caller, however slow."""
+    """A flood from one address does not replace a slow caller from another address."""
     with _serving() as server:
         patient = _connect(server, "127.0.0.2")
         patient.sendall(b"GET /")
@@ -84,8 +84,8 @@ def test_the_client_with_the_most_open_requests_loses_the_oldest() -> None:
             patient.sendall(b" HTTP/1.0\r\n\r\n")
             assert b" 204 " in patient.recv(100)
         finally:
-            for one in (patient, *flood):
-                one.close()
+            for client in (patient, *flood):
+                client.close()
 
 
 def test_a_request_that_is_being_answered_is_not_given_up() -> None:

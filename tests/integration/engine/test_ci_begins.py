@@ -40,13 +40,13 @@ def forge(tmp_path: Path) -> Iterator[ForgeWithCI]:
     made.close()
 
 
-def decided(forge: ForgeWithCI, place: Path, file: str) -> Loop:
+def decided(forge: ForgeWithCI, folder: Path, file: str) -> Loop:
     """A sprint whose merge is decided, in a repository with this file."""
-    person = LocalPerson(place / "project", Clone(forge.remote().url, place / "clone"))
+    person = LocalPerson(folder / "project", Clone(forge.remote().url, folder / "clone"))
     person.push_main(file)
     person.forge.close()
-    (place / "home").mkdir()
-    loop = Loop(place / "home", cast(Forge, forge))
+    (folder / "home").mkdir()
+    loop = Loop(folder / "home", cast(Forge, forge))
     loop.bring_to("merging")
     loop.perform()
     loop.tick()

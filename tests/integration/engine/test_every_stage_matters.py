@@ -86,7 +86,7 @@ class MiniSprint:
         return saved
 
     def drain(self) -> bool:
-        """Carry out the effects that the journal holds; whether there were any."""
+        """Execute the effects in the journal; return whether there were any."""
         due = self.journal.due()
         for entry in due:
             self.journal.intend(entry)
@@ -95,7 +95,7 @@ class MiniSprint:
         return bool(due)
 
     def work(self) -> bool:
-        """Let one agent do well; whether there was one."""
+        """Let one agent succeed; return whether there was one."""
         roles = ("implement", "review", "fix", "resolve", "check", "verify")
         claimed = self.queue.claim(roles, cap=9)
         if claimed is None:

@@ -1,4 +1,4 @@
-"""Stages that are programs run confined: they reach what they declare, and nothing else."""
+"""Stages that are programs run in a sandbox and reach only their declared resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A token that can be read only after the redactor was made is hidden all the same."""
+"""A token that becomes readable after the redactor exists is hidden, too."""
 
 from __future__ import annotations
 

@@ -58,14 +58,14 @@ class BlindForge:
 class Bench:
     """A journal, an executor and a blind forge with one open pull request."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        self.forge = create_local_forge(place, name="demo")
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.forge = create_local_forge(folder, name="demo")
         self.blind = BlindForge(self.forge)
-        self.mirror = Mirror(place / "mirror.git", self.forge.remote())
+        self.mirror = Mirror(folder / "mirror.git", self.forge.remote())
         self.mirror.ensure()
         self.main = self.mirror.fetch_main()
-        self.ledger = Ledger(place / "ledger.sqlite")
+        self.ledger = Ledger(folder / "ledger.sqlite")
         sprint = Sprint(id="demo", number=0, goal="g", phase="running")
         self.sprint = self.ledger.create_sprint(sprint, {}).id
         self.journal = Journal(self.ledger, self.sprint)
@@ -77,7 +77,7 @@ class Bench:
             clock,
             lambda: self.ledger.state(self.sprint),
         )
-        runs, signal = RunDirs(place / "runs"), LoopSignal(Wake(place / "wake"))
+        runs, signal = RunDirs(folder / "runs"), LoopSignal(Wake(folder / "wake"))
         self.effects = EffectExecutor(self.journal, self.operations, runs, clock, signal)
         self.head = self.commit("a.txt", "a\n", self.main)
         key = "pull/demo-1/a/1"
@@ -86,9 +86,9 @@ class Bench:
 
     def commit(self, name: str, text: str, *parents: str) -> str:
         """A commit in our own repository that changes one file of its first parent."""
-        clone = self.place / "clone"
+        clone = self.folder / "clone"
         if not clone.exists():
-            git(self.place, "clone", "-q", str(self.mirror.path), str(clone))
+            git(self.folder, "clone", "-q", str(self.mirror.path), str(clone))
         git(clone, "fetch", "-q", "origin", "+refs/*:refs/all/*")
         git(clone, "checkout", "-q", "--detach", parents[0])
         (clone / name).write_text(text, "utf-8")
@@ -183,7 +183,7 @@ def test_a_merge_with_a_lost_answer_reports_the_same_facts(bench: Bench) -> None
 
 
 def test_a_merge_by_a_person_is_not_reported_as_ours(bench: Bench) -> None:
-    person = LocalForge(bench.place, actor="ada")
+    person = LocalForge(bench.folder, actor="ada")
     person.merge(1, bench.head, "", "Merge branch a")
     person.close()
     facts = bench.operations.find(bench.merge())
@@ -196,7 +196,7 @@ def test_a_merge_by_a_person_after_the_last_check_is_the_persons(bench: Bench) -
     """The person merges after our last check, so a red main is not reverted by the sprint."""
 
     def merges() -> None:
-        person = LocalForge(bench.place, actor="ada")
+        person = LocalForge(bench.folder, actor="ada")
         person.merge(1, bench.head, "", "Merge branch a")
         person.close()
 
@@ -356,7 +356,7 @@ def test_a_revert_of_a_file_that_changed_since_is_a_conflict_that_names_the_file
 
 
 class ForgeWithoutDetection(BlindForge):
-    """A forge that does not see by itself that what was pushed to main merges a pull request."""
+    """A forge that does not detect a merge by a push to main."""
 
     marked_commit = ""
 

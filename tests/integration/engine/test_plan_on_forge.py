@@ -1,4 +1,4 @@
-"""A sprint whose plan waits on the forge: the engine goes on when a person there says so."""
+"""A sprint whose plan waits on the forge continues after the approval of a person."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However an engine ends, it says why, closes every part, gives work back and loses no money."""
+"""Every end of an engine has a reason, closes every part and releases work without loss."""
 
 from __future__ import annotations
 
@@ -123,8 +123,8 @@ def test_an_effect_waits_if_the_forge_became_unreachable_during_the_tick(
     engine: Engine,
 ) -> None:
     forge = ScriptedForge(find_issue=None, poll=None)
-    looking: Any = forge
-    poller = Poller(engine.ledger, engine.sprint, looking, engine.signal, 1.0)
+    port: Any = forge
+    poller = Poller(engine.ledger, engine.sprint, port, engine.signal, 1.0)
     effects = engine.effects(forge, poller)
     engine.plan(CreateIssue(task="a", key="issue/a", title="t", body="b", labels=()))
     epoch = poller.epoch
@@ -142,7 +142,7 @@ def test_an_effect_waits_if_the_forge_became_unreachable_during_the_tick(
 
 
 class Clocks:
-    """The clocks of a machine; `sleep` stops the one that counts only while it runs."""
+    """The clocks of a machine; `sleep` stops only the clock that excludes suspended time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.running, self.asleep, self.wall = 1000.0, 0.0, 5000.0

@@ -68,7 +68,7 @@ def test_network_errors_of_git_differ_from_its_refusals(
 
 
 class ForgeThatComesBack:
-    """First neither it nor its git answers, then it does, and last its git as well."""
+    """A forge that answers after an outage, first the API and then git."""
 
     def __init__(self, forge: LocalForge) -> None:
         self._forge = forge
@@ -86,8 +86,8 @@ class ForgeThatComesBack:
         return self._forge.remote() if len(self.pauses) > 2 else AWAY
 
 
-def begun(place: Path) -> tuple[Ledger, str]:
-    ledger = Ledger(place / "ledger.sqlite")
+def begun(folder: Path) -> tuple[Ledger, str]:
+    ledger = Ledger(folder / "ledger.sqlite")
     sprint = Sprint(id="demo", number=0, goal="g", phase="running")
     return ledger, ledger.create_sprint(sprint, {}).id
 

@@ -113,8 +113,8 @@ def test_silent_senders_do_not_block_the_others(listener: Webhooks, woken: Woken
         body = b"{}"
         assert post(listener.port, body, {"X-Gitea-Signature": signature(body)}) == 204
     finally:
-        for one in silent:
-            one.close()
+        for sender in silent:
+            sender.close()
     assert woken.times == 1
 
 

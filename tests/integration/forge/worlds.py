@@ -203,8 +203,8 @@ def gitea_world(
         return connect("gitea", proxy.url, created.full_name, our_account.token, second)
 
     forge = reopened()
-    clone = Clone(created.seen_by(anna_account).push_url, folder / "clone")
-    anna = GiteaPerson(created.seen_by(anna_account), clone)
+    clone = Clone(created.acting_as(anna_account).push_url, folder / "clone")
+    anna = GiteaPerson(created.acting_as(anna_account), clone)
     kind = "gitea+reviewer" if reviewer else "gitea"
     try:
         yield World(kind, forge, anna, clone, reopened, proxy, created)

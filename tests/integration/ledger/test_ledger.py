@@ -31,7 +31,7 @@ def issue_of(effect: CreateIssue, number: int, version: int = 1) -> IssueSnapsho
 
 
 def open_issues(book: Book) -> list[CreateIssue]:
-    """The issues that the first tick wants, put on a forge and seen there."""
+    """Open the issues of the first tick on a forge and append their snapshots."""
     decision = book.tick()
     wanted = [a for a in decision.actions if isinstance(a, CreateIssue)]
     for number, (entry, effect) in enumerate(zip(book.journal.due(), wanted, strict=True), 1):
@@ -153,7 +153,7 @@ def test_effects_of_one_task_are_due_one_after_the_other(book: Book) -> None:
     assert loaded.state.tasks["a"].status is Status.IN_PROGRESS
 
 
-def test_an_effect_goes_from_planned_over_intended_to_done(book: Book) -> None:
+def test_an_effect_moves_from_planned_through_intended_to_done(book: Book) -> None:
     book.tick()
     entry = book.journal.due()[0]
     assert not entry.intended
@@ -166,7 +166,7 @@ def test_an_effect_goes_from_planned_over_intended_to_done(book: Book) -> None:
     assert book.events("effect_done") == 1
 
 
-def test_an_effect_is_recorded_once_however_often_it_is_reported(book: Book) -> None:
+def test_a_repeatedly_reported_effect_is_recorded_once(book: Book) -> None:
     book.tick()
     entry = book.journal.due()[0]
     book.journal.intend(entry)

@@ -58,8 +58,8 @@ def test_a_clone_is_known_by_its_origin_however_that_is_written(
 )
 def test_another_repository_is_another_one(tmp_path: Path, origin: str) -> None:
     gitea()
-    place = clone(tmp_path / "clone", origin) if origin else tmp_path
-    assert projects_for(place) == []
+    folder = clone(tmp_path / "clone", origin) if origin else tmp_path
+    assert projects_for(folder) == []
 
 
 def test_a_worktree_of_a_clone_is_known_too(tmp_path: Path) -> None:
@@ -75,17 +75,17 @@ def test_a_worktree_of_a_clone_is_known_too(tmp_path: Path) -> None:
 
 
 def test_a_checkout_that_is_named_is_enough(tmp_path: Path) -> None:
-    place = clone(tmp_path / "clone", "https://elsewhere.example/x/y.git")
-    gitea(checkout=str(place))
-    assert projects_for(place) == ["shop"]
+    folder = clone(tmp_path / "clone", "https://elsewhere.example/x/y.git")
+    gitea(checkout=str(folder))
+    assert projects_for(folder) == ["shop"]
 
 
 def test_github_is_github_com_whatever_its_api_is_called(tmp_path: Path) -> None:
     for number, host in enumerate(("", "https://api.github.com", "https://github.com")):
         config = ProjectConfig(name=f"p{number}", forge="github", host=host, repo="ada/shop")
         create_project(config)
-    place = clone(tmp_path / "clone", "git@github.com:ada/shop.git")
-    assert projects_for(place) == ["p0", "p1", "p2"]
+    folder = clone(tmp_path / "clone", "git@github.com:ada/shop.git")
+    assert projects_for(folder) == ["p0", "p1", "p2"]
 
 
 def test_the_settings_of_a_forge_are_read_without_a_yaml_library(home: Path) -> None:

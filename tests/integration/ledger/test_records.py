@@ -1,4 +1,4 @@
-"""Records of ended sprints: quick to read, never believed once a fact has changed."""
+"""Records of ended sprints are quick to read and dropped once a fact has changed."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_ledger_of_an_older_release_gets_a_table_of_records(tmp_path: Path) ->
     again.close()
 
 
-def test_why_gives_the_same_reasons_from_the_light_state_as_from_the_whole_one(book: Book) -> None:
+def test_why_has_the_same_reasons_for_the_light_and_the_whole_state(book: Book) -> None:
     book.tick()
     cases = ((None, "", 0), (7, "", 0), (None, "h", 0), (None, "", 2))
     for status, (issue, head, interventions) in product(Status, cases):

@@ -22,7 +22,7 @@ from tests.integration.ledger.conftest import LEASE_MS, Book
 
 @pytest.fixture
 def shift(book: Book) -> Callable[[int], None]:
-    """Lets the database's clock go forward."""
+    """Move the clock of the database forward."""
 
     def forward(ms: int) -> None:
         book.ledger.db.rows("UPDATE clock_offset SET ms = ms + ?", (ms,))
@@ -48,7 +48,7 @@ def test_a_run_has_its_time_its_cost_and_its_tools(book: Book, shift: Any) -> No
     assert (run.usd, run.tokens, run.tools, run.framework) == (0.25, 10, {"sh": 2}, "x")
 
 
-def test_a_run_that_was_cut_short_and_the_one_after_it_are_two(book: Book) -> None:
+def test_an_interrupted_run_and_the_next_run_are_two_runs(book: Book) -> None:
     item = f"{book.sprint}/a/1-implement"
     first = book.begin(item, "implement")
     book.do(queue.reopen, item, "the attempt was interrupted")
@@ -101,7 +101,7 @@ def test_sprints_whose_ids_begin_alike_do_not_share_runs(book: Book) -> None:
     assert runs(book) == ()
 
 
-def test_a_sprint_is_found_by_id_by_number_and_as_the_last_one(book: Book) -> None:
+def test_a_sprint_can_be_named_by_id_by_number_and_as_the_last(book: Book) -> None:
     book.ledger.create_sprint(Sprint(id="shop", number=0, goal="more"), {})
     with book.ledger.db.snapshot() as connection:
         rows = [find_sprint(connection, name) for name in ("", "1", "#1", "shop-1", "2")]

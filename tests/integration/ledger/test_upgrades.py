@@ -33,7 +33,7 @@ Data = dict[str, Any]
 
 
 def aim_of(table: str, data: Data) -> Data:
-    """A sprint's goal is called its aim from now on."""
+    """Rename the goal of a sprint to its aim."""
     return {"aim" if name == "goal" else name: value for name, value in data.items()}
 
 
@@ -43,7 +43,7 @@ def longer(table: str, data: Data) -> Data:
 
 @pytest.fixture
 def with_steps(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Make the program one of a later version."""
+    """Turn the program into a later version."""
     before = tuple(m for m in MIGRATIONS if not m.rewrite)
 
     def install(*steps: upgrades.Upgrade) -> None:
@@ -218,7 +218,7 @@ def test_every_field_that_0_4_0_stored_is_read_or_upgraded(tmp_path: Path) -> No
 
 
 def lost(text: bytes | str, form: Any) -> list[str]:
-    """The fields that are gone, or have another value, once a row was read and written again."""
+    """Return the fields that a read and a write of a row removed or changed."""
     again = msgspec.json.encode(msgspec.json.decode(text, type=form))
     return list(_missing(json.loads(text), json.loads(again), ""))
 

@@ -175,21 +175,21 @@ def test_reading_never_creates_or_changes_a_database(tmp_path: Path) -> None:
         open_read_only(path)
     assert not path.exists()
     Database(path, [ONE]).close()
-    looking = open_read_only(path)
-    assert looking.execute("SELECT x FROM a").fetchone()["x"] == 1
+    reader = open_read_only(path)
+    assert reader.execute("SELECT x FROM a").fetchone()["x"] == 1
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
-        looking.execute("INSERT INTO a VALUES (2)")
-    looking.close()
+        reader.execute("INSERT INTO a VALUES (2)")
+    reader.close()
 
 
 def test_a_reader_sees_committed_changes_only(tmp_path: Path) -> None:
     db = Database(tmp_path / "x.db", [ONE])
-    looking = open_read_only(db.path)
+    reader = open_read_only(db.path)
     with db.transaction("test") as connection:
         connection.execute("INSERT INTO a VALUES (2)")
-        assert looking.execute("SELECT count(*) FROM a").fetchone()[0] == 1
-    assert looking.execute("SELECT count(*) FROM a").fetchone()[0] == 2
-    looking.close()
+        assert reader.execute("SELECT count(*) FROM a").fetchone()[0] == 1
+    assert reader.execute("SELECT count(*) FROM a").fetchone()[0] == 2
+    reader.close()
 
 
 def test_a_snapshot_is_one_moment_however_long_it_takes(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A file that is written atomically is the old one or the new one, whatever goes wrong."""
+"""After any failure an atomically written file has its old or its new content."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_threads_that_write_one_file_do_not_disturb_each_other(tmp_path: Path) -
     assert [file.name for file in tmp_path.iterdir()] == ["state.json"]
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     with pytest.raises(StoreError, match=r"Not a directory|File exists") as refused:

@@ -1,4 +1,4 @@
-"""Turns on a file, and proof that a process is gone."""
+"""Locks on a file, and proof that a process has ended."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_state_of_a_process_on_another_host_is_unknown() -> None:
     assert this_process()._replace(started="").is_gone is None
 
 
-def test_a_file_lock_is_held_by_one_thread_at_a_time(tmp_path: Path) -> None:
+def test_one_thread_at_a_time_has_a_file_lock(tmp_path: Path) -> None:
     inside, most = [0], [0]
 
     def work() -> None:

@@ -19,7 +19,7 @@ from tests.integration.store.conftest import PROCESSES, Queue
 
 
 def _claim_until_empty(path: Path) -> list[tuple[str, int]]:
-    """A worker: claims one by one, until nothing is left."""
+    """Claim items one by one until the queue is empty."""
     db = Database(path)
     # This test checks the assignment of claims, not their durability.
     db.rows("PRAGMA synchronous = OFF")
@@ -45,7 +45,7 @@ def test_eight_processes_claim_two_thousand_items_exactly_once(tmp_path: Path) -
 
 
 def _work_under_a_cap(path: Path) -> int:
-    """A worker: claims and settles; gives back the most that it ever saw in flight."""
+    """Claim and settle items; return the largest number in flight."""
     db = Database(path)
     most = 0
     for _ in range(200):

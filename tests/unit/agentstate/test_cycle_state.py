@@ -1,4 +1,4 @@
-"""The state of cycles is a fold over their log: pure, and the same however often it is read."""
+"""The state of cycles is a pure fold over their log; repeated reads agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notes: whatever stands there, what is added never takes something else away."""
+"""Notes in any form accept annotations, and an annotation removes nothing."""
 
 from __future__ import annotations
 

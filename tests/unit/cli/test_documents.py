@@ -133,12 +133,12 @@ def broken_links(page: Path) -> list[str]:
 
 
 def _has_target(page: Path, link: str) -> bool:
-    """Addresses of other sites are not asked."""
-    scheme, _, path, _, place = urlsplit(link)
+    """Return whether the link has a target; links to other sites are not requested."""
+    scheme, _, path, _, fragment = urlsplit(link)
     target = page.parent / path if path else page
     if scheme:
         return True
-    return target.is_file() and (not place or place in anchors(target.read_text("utf-8")))
+    return target.is_file() and (not fragment or fragment in anchors(target.read_text("utf-8")))
 
 
 def test_a_broken_link_is_detected(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_every_setting_of_a_page_is_valid(page: Path) -> None:
 
 
 def refusal(key: str, value: str) -> str:
-    """Why a setting cannot have a value; whether a file is there is not asked."""
+    """Return why a setting refuses a value; a missing file is accepted."""
     try:
         parsed = parse_setting(key, value)
         if key == "framework":
@@ -214,7 +214,7 @@ def test_blocks_are_read_whole_and_without_the_indentation_of_a_list() -> None:
 
 
 def test_numbered_lists_go_on_counting_on_the_site() -> None:
-    """The site needs four spaces before what belongs to an item; with fewer a new list begins."""
+    """The site needs four spaces of indentation in an item; fewer begin a new list."""
     extensions = ["tables", "fenced_code", "pymdownx.superfences"]
     for page in DOCS.glob("*.md"):
         html = markdown.markdown(page.read_text("utf-8"), extensions=extensions)

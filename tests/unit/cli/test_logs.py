@@ -1,4 +1,4 @@
-"""The last lines of a log, however long it is and in whatever pieces it is read."""
+"""The last lines of a log of any length, read in any pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frame of the program: help, refusals, defects and exit codes."""
+"""The frame of the program: help, refusals, internal errors and exit codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def failing(monkeypatch):
-    """Lets `caloron init` raise what a test wants."""
+    """Let `caloron init` raise an error of the test."""
 
     def install(error: BaseException) -> None:
         @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})

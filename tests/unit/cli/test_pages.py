@@ -1,4 +1,4 @@
-"""Pages fit the screen that they are read on, whatever language their texts are in."""
+"""Pages fit the screen with texts of any language."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan is a tree that fits the screen, whatever its names and titles are."""
+"""A plan is a tree that fits the screen with any names and titles."""
 
 from __future__ import annotations
 

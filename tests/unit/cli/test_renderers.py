@@ -1,4 +1,4 @@
-"""Text of agents, forges and files stays text in everything that people read."""
+"""Text of agents, forges and files stays plain text in every output."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def sprint_state(text: str, *, tasks: int = 3, planned: bool = True) -> State:
 
 
 def drawn(state: State, *notes: str, columns: int = 80, rows: int = 24) -> str:
-    """The live table as a terminal of this size gets it, without colours."""
+    """Return the live table for a terminal of this size, without colours."""
     view = LiveTable(approver=None)  # type: ignore[arg-type]
     screen = io.StringIO()
     was = view.live.console
@@ -104,7 +104,7 @@ def test_the_live_table_fits_the_screen(columns: int, text: str, rows: int, task
         assert f"… {tasks - shown} more" in "\n".join(lines)
 
 
-def test_a_narrow_live_table_still_says_why() -> None:
+def test_a_narrow_live_table_still_has_the_reason() -> None:
     state = sprint_state("the agent ended with exit code 1", tasks=2)
     lines = drawn(state, columns=60).split("\n")
     assert lines[0].startswith("s-1  0/2 done  the agent ended")

@@ -34,8 +34,8 @@ def in_review() -> SprintDriver:
     return made
 
 
-def say(made: SprintDriver, command: str, place: int | None = None) -> CommentSnapshot:
-    seen = made.person.comment(place or issue_of(made), command)
+def say(made: SprintDriver, command: str, number: int | None = None) -> CommentSnapshot:
+    seen = made.person.comment(number or issue_of(made), command)
     made.settle()
     return seen
 
@@ -280,7 +280,7 @@ def phase(made: SprintDriver) -> str:
 
 
 @pytest.mark.parametrize("word", ["resolved", RETRY])
-def test_a_task_taken_over_goes_on_also_when_its_sprint_had_ended(word: str) -> None:
+def test_a_taken_over_task_continues_after_the_end_of_its_sprint(word: str) -> None:
     made = made_world()
     say(made, TAKE_OVER)
     assert phase(made) == "ended"
@@ -294,7 +294,7 @@ def test_a_task_taken_over_goes_on_also_when_its_sprint_had_ended(word: str) -> 
     assert set(made.statuses().values()) == {"Done"}
 
 
-def test_a_cancelled_task_comes_back_also_when_its_sprint_had_ended(chain: SprintDriver) -> None:
+def test_a_cancelled_task_can_be_reopened_after_the_end_of_its_sprint(chain: SprintDriver) -> None:
     say(chain, CANCEL)
     assert phase(chain) == "ended"
     chain.person.comment(issue_of(chain), RETRY)

@@ -1,4 +1,4 @@
-"""Discarding a sprint: everything ends, and nothing is done for it any more."""
+"""Discarding a sprint ends all its work and plans no further effects."""
 
 from __future__ import annotations
 

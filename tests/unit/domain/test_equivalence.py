@@ -80,7 +80,7 @@ def pushed(n: int, head: str, old: str = "new") -> Fact:
 
 
 def merged(n: int, head: str, base: str) -> Fact:
-    """Our merge, and that main holds now what was verified."""
+    """Return the facts of our merge of the verified tree."""
     key = f"merge/{99 + n}/{head}/{base}"
     return EffectDone(key=key, task=f"task-{n}", kind="merge", commit="m", tree=f"{base}+{head}")
 

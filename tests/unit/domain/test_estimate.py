@@ -84,7 +84,7 @@ def test_agents_without_a_reported_cost_leave_the_cost_unknown() -> None:
     assert estimate(plan(("a",)), 1, known).duration_s == 60
 
 
-def test_agents_side_by_side_shorten_the_time_but_not_a_chain() -> None:
+def test_parallel_agents_shorten_the_time_but_not_a_chain() -> None:
     wide = plan(("a",), ("b",), ("c",), ("d",))
     assert [rounds(wide, n) for n in (1, 2, 3, 4, 9)] == [4, 2, 2, 1, 1]
     chain = plan(("a",), ("b", "a"), ("c", "b"))

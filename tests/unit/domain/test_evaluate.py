@@ -99,7 +99,7 @@ def _snapshots(facts: list[Fact]) -> list[Snapshot]:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.randoms(use_true_random=False))
-def test_snapshots_that_come_one_by_one_end_in_the_same_statuses(
+def test_snapshots_in_separate_ticks_end_in_the_same_statuses(
     seed: int, chance: random.Random
 ) -> None:
     made = busy_world(seed)
@@ -332,7 +332,7 @@ def test_a_round_of_resolving_makes_a_new_review_but_does_not_count_to_the_cap()
     assert made.status("a") is Status.DONE
 
 
-def test_a_failed_verification_is_run_again_then_goes_to_its_agent_with_the_log() -> None:
+def test_a_failed_verification_runs_again_and_then_returns_to_its_agent_with_the_log() -> None:
     made = SprintDriver.start(planned("a"))
     made.finish("a")
     made.red.add(made.task("a").change.head)
@@ -359,7 +359,7 @@ def test_a_change_is_verified_again_when_main_moved_before_its_merge() -> None:
 
 
 def merge_is_due(made: SprintDriver) -> Merge:
-    """Tick and carry out effects until a merge is the next one to be done."""
+    """Tick and execute effects until the next effect is a merge."""
     for _ in range(20):
         made.poll()
         made.tick()

@@ -24,7 +24,7 @@ from caloron.domain.rules.evaluation import Evaluation, RuleFailed
 from caloron.domain.rules.people.state_file_edit import FileEdit, apply_file_edit
 from caloron.testing import SprintDriver, new_state, planned
 from tests.support.sprints import SPRINT, issue_of
-from tests.unit.domain.test_post_merge_check import land
+from tests.unit.domain.test_post_merge_check import merge_into_moved_main
 
 
 def _first(patch: pytest.MonkeyPatch, rule: Callable[[Evaluation, Task], None]) -> None:
@@ -47,7 +47,7 @@ OTHERS = ("a", "b", "c")
 
 def test_editing_a_task_to_done_while_its_merge_is_checked_blocks_no_other() -> None:
     """The file says Done; the forge refuses a merge step whose result is no longer needed."""
-    made = land("b")
+    made = merge_into_moved_main("b")
     decision, _ = apply_file_edit(
         made.state, FileEdit(statuses={"a": "Done"}, interventions={}), made.now
     )
@@ -78,7 +78,7 @@ def test_a_done_task_of_an_older_ledger_with_merge_state_blocks_no_task() -> Non
     assert made.status("b") is Status.DONE
 
 
-def test_an_illegal_move_escalates_its_task_alone_and_undoes_what_the_rule_had_begun(
+def test_an_illegal_move_escalates_only_its_task_and_undoes_the_rule(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = SprintDriver.start(*PLAN)
@@ -106,7 +106,7 @@ def test_an_illegal_move_escalates_its_task_alone_and_undoes_what_the_rule_had_b
     ]
 
 
-def test_a_released_task_goes_on_where_the_rule_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_released_task_continues_where_the_rule_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     made = SprintDriver.start(*PLAN)
     made.settle()
     with monkeypatch.context() as broken:
@@ -238,7 +238,7 @@ def _break(broken: pytest.MonkeyPatch, name: str) -> None:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(st.data())
-def test_a_rule_of_the_sprint_that_fails_pauses_it_and_nothing_is_lost(data: st.DataObject) -> None:
+def test_a_failing_rule_of_the_sprint_pauses_it_without_loss(data: st.DataObject) -> None:
     """Whichever rule fails, at whatever moment: the version without the defect ends the sprint."""
     made = SprintDriver(new_state(*PLAN, parallel=data.draw(st.integers(1, 4), label="parallel")))
     for _ in range(data.draw(st.integers(0, 30), label="steps")):
@@ -267,7 +267,7 @@ def test_a_rule_of_the_sprint_that_fails_pauses_it_and_nothing_is_lost(data: st.
 
 
 def _one_step(made: SprintDriver) -> None:
-    """An effect is done, an agent ends, or a tick."""
+    """Execute an effect, end an agent, or run a tick."""
     if made.facts:
         made.tick()
     elif made.journal:
@@ -281,7 +281,7 @@ def _one_step(made: SprintDriver) -> None:
 
 @pytest.mark.parametrize("name", WIDE)
 def test_each_rule_of_the_sprint_can_fail(name: str) -> None:
-    """The property above does break every rule that it names."""
+    """The property above breaks every rule that it names."""
     made = SprintDriver(new_state(*PLAN, ask=True))
     failed: list[RuleFailed] = []
     for _ in range(60):
@@ -296,7 +296,7 @@ def test_each_rule_of_the_sprint_can_fail(name: str) -> None:
     assert {problem.rule for problem in failed} == {name.rsplit(".", 1)[-1]}
 
 
-def test_a_rule_that_fails_for_one_task_again_and_again_pauses_the_sprint(
+def test_a_rule_that_keeps_failing_for_one_task_pauses_the_sprint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Leaving out the task that it names does not help."""
@@ -450,7 +450,7 @@ def test_one_broken_task_does_not_stop_the_others_and_a_person_can_end_it(
 
 
 def _go_on(made: SprintDriver) -> None:
-    """Effects succeed and agents do well, until nothing is left to do."""
+    """Let effects and agents succeed until the sprint is idle."""
     for _ in range(200):
         made.settle()
         if not made.queue:

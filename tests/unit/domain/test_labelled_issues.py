@@ -1,4 +1,4 @@
-"""Issues that people label join the sprint; edits of a task's issue are what counts."""
+"""Labelled issues join the sprint; edits of an issue change the request of its task."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def fates(*records: SprintRecord, kept: Kept | None = None) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("text", "variant"),
     [
         ("Write clearer tasks", "write clearer task!"),
         ("2 tasks had low clarity", "Low clarity: 3 tasks had it"),
@@ -54,8 +54,8 @@ def fates(*records: SprintRecord, kept: Kept | None = None) -> dict[str, str]:
         ('Use "quoted" names', "use quoted names"),
     ],
 )
-def test_texts_that_differ_in_small_things_mean_the_same(one: str, other: str) -> None:
-    assert same_meaning(one) == same_meaning(other)
+def test_texts_with_small_differences_have_the_same_meaning(text: str, variant: str) -> None:
+    assert same_meaning(text) == same_meaning(variant)
 
 
 def test_texts_with_another_meaning_stay_apart_and_none_is_empty() -> None:
@@ -229,7 +229,7 @@ def test_without_earlier_sprints_the_planner_context_is_empty() -> None:
     assert planner_context([], Kept()) == ("", ())
 
 
-def test_the_context_names_sprints_by_their_ids_the_older_ones_in_one_line() -> None:
+def test_the_context_names_sprints_by_id_and_older_sprints_in_one_line() -> None:
     blocked = ('no "docs" here',)
     records = [sprint(n, blockers=blocked, goal=f"goal {n}") for n in (1, 2, 3, 4)]
     context, _ = planner_context(records, Kept())
@@ -239,7 +239,7 @@ def test_the_context_names_sprints_by_their_ids_the_older_ones_in_one_line() -> 
     assert "?" not in context
 
 
-def test_a_failed_sprint_shows_its_own_numbers_and_not_those_of_the_one_before() -> None:
+def test_a_failed_sprint_shows_its_own_numbers() -> None:
     failed = sprint(2, kpis=Kpis(), stopped="the plan is not valid")
     lines = planner_context([sprint(1), failed], Kept())[0].splitlines()
     assert "- shop-2: 0/0 tasks done, stopped: the plan is not valid" in lines

@@ -82,7 +82,7 @@ def test_known_sprints_are_not_imported_again() -> None:
     assert [(number, record["goal"]) for number, record in numbered] == [(3, "new")]
 
 
-def test_a_sprint_under_a_number_that_stands_for_another_gets_the_next_free_one() -> None:
+def test_a_sprint_with_a_used_number_gets_the_next_free_number() -> None:
     ((number, _),) = number_records([record(2, "theirs")], {1: "ours", 2: "also ours"})
     assert number == 3
 

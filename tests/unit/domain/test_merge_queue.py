@@ -1,4 +1,4 @@
-"""The merge train: how many verifications it costs, and that only what is innocent is merged."""
+"""The merge train: its number of verifications; only innocent changes are merged."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def every_merge_was_covered(made: SprintDriver) -> None:
 
 
 def main_is_green(made: SprintDriver) -> None:
-    """The end of each batch was verified as it is on main."""
+    """Assert that main and the end of each batch were verified."""
     every_merge_was_covered(made)
     assert (made.forge.trees[made.forge.branches["main"]], True) in made.verifications
 
@@ -112,7 +112,7 @@ def test_one_ready_change_on_a_main_that_moved_costs_one() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 8])
-def test_ready_changes_are_verified_once_together_and_merged_one_after_the_other(
+def test_ready_changes_are_verified_once_together_and_merged_in_order(
     count: int,
 ) -> None:
     made = ready(count)
@@ -177,7 +177,7 @@ def test_the_last_remaining_culprit_needs_no_further_verification() -> None:
     assert [green for _, green in made.verifications] == [False, False, True]
 
 
-def test_changes_that_break_only_together_cost_the_later_one_its_place() -> None:
+def test_of_changes_that_break_only_together_the_later_change_is_removed() -> None:
     made = ready(3)
     made.red_together.append({head(made, "a"), head(made, "c")})
     verify_all(made)
@@ -212,7 +212,7 @@ def test_a_batch_that_is_red_only_once_is_merged() -> None:
 # Conflicts
 
 
-def test_a_member_that_conflicts_in_the_batch_is_left_out_and_goes_on_alone() -> None:
+def test_a_member_that_conflicts_in_the_batch_leaves_it_and_continues_alone() -> None:
     made = ready(3)
     made.conflicting.append({head(made, "a"), head(made, "b")})
     verify_once(made)
@@ -350,7 +350,7 @@ def test_a_merge_that_comes_too_late_makes_the_batch_be_verified_again() -> None
     assert statuses(made) == "DD"
 
 
-def test_a_member_whose_tree_on_main_is_another_is_settled_before_the_others_go_on() -> None:
+def test_a_member_with_another_tree_on_main_is_checked_before_the_others_continue() -> None:
     made = ready(2)
     made.forge.ignores_base = True
     (item,) = made.queue
@@ -372,7 +372,7 @@ def test_a_member_whose_tree_on_main_is_another_is_settled_before_the_others_go_
 # The forge's CI
 
 
-def test_a_change_whose_ci_is_pending_lets_others_go_first_and_is_asked_again() -> None:
+def test_a_change_with_a_pending_ci_lets_others_merge_first() -> None:
     made = SprintDriver.start(planned("a"), planned("b"))
     for name in "ab":
         made.bring_to_review(name)
@@ -433,7 +433,7 @@ def test_a_red_ci_sends_the_change_back_as_a_fix_round_that_an_approval_does_not
     assert made.status("a") is Status.DONE
 
 
-def test_a_train_waits_a_minute_for_the_ci_of_a_member_and_then_goes_on_without_it() -> None:
+def test_a_train_waits_a_minute_for_the_ci_of_a_member_and_then_continues_without_it() -> None:
     made = ready(3)
     made.forge.ci[head(made, "a")] = "pending"
     verify_once(made)

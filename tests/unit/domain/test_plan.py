@@ -151,7 +151,7 @@ def test_a_cycle_is_named_by_its_own_tasks_only() -> None:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> tuple[PlannedTask, ...]:
-    """Tasks with any dependencies among them."""
+    """Return tasks with random dependencies."""
     ids = [f"t{n}" for n in range(draw(st.integers(1, 7)))]
     return tuple(
         PlannedTask(
@@ -179,7 +179,7 @@ def test_a_cycle_is_found_exactly_when_the_tasks_cannot_be_put_in_order(
 
 
 @given(graphs())
-def test_the_chain_of_a_task_is_longer_than_that_of_what_follows_it(
+def test_the_chain_of_a_task_is_longer_than_the_chains_of_its_dependents(
     tasks: tuple[PlannedTask, ...],
 ) -> None:
     if find_cycle(list(tasks)):
@@ -195,12 +195,12 @@ def test_a_long_chain_of_tasks_is_no_problem() -> None:
     assert chain_lengths(plan)["t0"] == 200
 
 
-def test_a_field_that_looks_like_one_of_ours_is_a_typing_error() -> None:
+def test_a_field_that_resembles_a_known_field_is_a_typing_error() -> None:
     plan = [raw("a"), raw("b") | {"depend_on": ["a"]}]
     assert errors_of(plan) == ("task 'b': unknown field 'depend_on'; did you mean 'depends_on'?",)
 
 
-def test_a_field_that_only_others_read_is_left_alone() -> None:
+def test_an_unknown_field_is_accepted() -> None:
     assert parse_plan([raw("a", component="Basket")])[0].id == "a"
 
 

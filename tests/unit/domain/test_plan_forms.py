@@ -1,4 +1,4 @@
-"""Plans of the original's form: mapped, checked with the field's name, and nothing lost unsaid."""
+"""Plans in the form of the original: each field is mapped, refused, or named in a warning."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def errors_of(raw: object) -> str:
     return "; ".join(refused.value.errors)
 
 
-def test_the_issue_is_the_prompt_and_the_agents_spec_says_how() -> None:
+def test_the_issue_is_the_prompt_and_the_spec_selects_the_agent() -> None:
     spec = agent("dev", framework="claude-code", extra_instructions='Say "please".')
     plan = read(dag(task("a"), task("b", "a", framework="stub"), agents=[spec]))
     a, b = plan.tasks

@@ -1,4 +1,4 @@
-"""A merge into a main that moved: verified again, and taken out when it turned main red."""
+"""A merge into a moved main is verified again, and reverted if it turned main red."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.sprints import PERSON, escalation_of
 from tests.unit.domain.test_evaluate import merge_is_due
 
 
-def land(*more: str) -> SprintDriver:
+def merge_into_moved_main(*more: str) -> SprintDriver:
     """Merge `a` on a forge that accepts no base, into a main that just moved."""
     made = SprintDriver.start(planned("a"), *(planned(name) for name in more))
     made.forge.ignores_base = True
@@ -29,8 +29,8 @@ def land(*more: str) -> SprintDriver:
 
 
 def reverted(made: SprintDriver, *, until: type) -> None:
-    """Main is red with `a`: go on until the effect of this kind is the next one."""
-    made.red_together.append({made.task("a").change.head, theirs(made)})
+    """Turn main red with `a`; continue until the next effect is of this kind."""
+    made.red_together.append({made.task("a").change.head, commit_of_a_person(made)})
     for _ in range(2):
         made.end(made.item("a"))
         made.tick()
@@ -46,20 +46,20 @@ def reverted(made: SprintDriver, *, until: type) -> None:
     raise AssertionError(f"no {until.__name__} comes")
 
 
-def theirs(made: SprintDriver) -> str:
+def commit_of_a_person(made: SprintDriver) -> str:
     """The commit that a person pushed to main just before the merge."""
     return made.forge.trees[made.forge.branches["main"]][-2]
 
 
-def test_a_merge_whose_tree_is_the_verified_one_completes_the_task_without_another_run() -> None:
+def test_a_merge_of_the_verified_tree_completes_the_task_without_another_run() -> None:
     made = SprintDriver.start(planned("a"))
     made.run()
     assert made.status("a") is Status.DONE
     assert len(made.verifications) == 1
 
 
-def test_a_merge_into_a_main_that_moved_is_not_done_before_main_is_verified_again() -> None:
-    made = land()
+def test_a_merge_into_a_moved_main_is_done_after_main_is_verified_again() -> None:
+    made = merge_into_moved_main()
     task = made.task("a")
     assert made.forge.pull(task.links.pull).state == "merged"
     assert (task.status, task.merge.unverified) == (Status.IN_REVIEW, made.forge.branches["main"])
@@ -71,7 +71,7 @@ def test_a_merge_into_a_main_that_moved_is_not_done_before_main_is_verified_agai
     assert not made.effects(MakeRevert)
 
 
-def test_the_merge_that_the_poller_sees_first_waits_for_what_the_executor_tells() -> None:
+def test_a_merge_that_the_poller_sees_first_waits_for_the_facts_of_the_executor() -> None:
     made = SprintDriver.start(planned("a"))
     made.forge.ignores_base = True
     made.bring_to_review("a")
@@ -87,8 +87,8 @@ def test_the_merge_that_the_poller_sees_first_waits_for_what_the_executor_tells(
     assert made.task("a").merge.unverified
 
 
-def test_nothing_else_is_merged_while_a_result_is_not_settled() -> None:
-    made = land("b")
+def test_no_other_change_is_merged_before_the_post_merge_check_ends() -> None:
+    made = merge_into_moved_main("b")
     made.bring_to_review("b")
     made.finish("b")
     assert made.role("a") == "verify"
@@ -101,8 +101,8 @@ def test_nothing_else_is_merged_while_a_result_is_not_settled() -> None:
     assert made.statuses() == {"a": "Done", "b": "Done"}
 
 
-def test_a_change_that_turned_main_red_is_taken_out_and_comes_back_in_a_new_pull_request() -> None:
-    made = land()
+def test_a_change_that_turned_main_red_is_reverted_and_returns_in_a_new_pull_request() -> None:
+    made = merge_into_moved_main()
     task = made.task("a")
     old_pull, old_head, issue = task.links.pull, task.change.head, task.links.issue
     made.forge.change_issue(issue or 0, state="closed", closed_by="caloron")
@@ -131,7 +131,7 @@ def test_a_change_that_turned_main_red_is_taken_out_and_comes_back_in_a_new_pull
 
 
 def test_the_revert_is_verified_before_it_is_merged() -> None:
-    made = land()
+    made = merge_into_moved_main()
     reverted(made, until=Merge)
     tree, green = made.verifications[-1]
     assert green
@@ -141,10 +141,10 @@ def test_the_revert_is_verified_before_it_is_merged() -> None:
     assert merge.base == made.forge.branches["main"]
 
 
-def test_a_main_that_is_red_also_without_the_change_needs_a_person_and_holds_the_lane() -> None:
-    made = land("b")
+def test_a_main_that_is_red_without_the_change_needs_a_person_and_stops_the_merge_queue() -> None:
+    made = merge_into_moved_main("b")
     made.bring_to_review("b")
-    made.red.add(theirs(made))
+    made.red.add(commit_of_a_person(made))
     for _ in range(2):
         made.finish("a")
     for _ in range(2):
@@ -162,7 +162,7 @@ def test_a_main_that_is_red_also_without_the_change_needs_a_person_and_holds_the
 
 
 def test_a_revert_that_conflicts_needs_a_person() -> None:
-    made = land()
+    made = merge_into_moved_main()
     reverted(made, until=MakeRevert)
     made.refuse(made.journal.pop(0), "conflict", "what came after it changed x.py")
     made.settle()
@@ -171,9 +171,9 @@ def test_a_revert_that_conflicts_needs_a_person() -> None:
     assert made.task("a").merge.unverified
 
 
-def test_a_main_that_moved_again_is_verified_again_before_anything_is_taken_out() -> None:
-    made = land()
-    made.red_together.append({made.task("a").change.head, theirs(made)})
+def test_a_main_that_moved_again_is_verified_again_before_a_revert() -> None:
+    made = merge_into_moved_main()
+    made.red_together.append({made.task("a").change.head, commit_of_a_person(made)})
     for _ in range(2):
         made.end(made.item("a"))
         made.red_together.clear()
@@ -187,7 +187,7 @@ def test_a_main_that_moved_again_is_verified_again_before_anything_is_taken_out(
     assert not made.effects(MakeRevert)
 
 
-def test_a_persons_own_merge_is_never_taken_out(made: SprintDriver) -> None:
+def test_a_merge_by_a_person_is_never_reverted(made: SprintDriver) -> None:
     made.forge.ignores_base = True
     made.bring_to_review("a")
     made.end(made.item("a"))
@@ -200,7 +200,7 @@ def test_a_persons_own_merge_is_never_taken_out(made: SprintDriver) -> None:
     assert PERSON in made.task("a").reason
 
 
-def test_a_merge_that_was_found_to_be_a_persons_is_not_taken_out_either() -> None:
+def test_a_merge_reported_as_a_persons_is_not_reverted() -> None:
     made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
     made.end(made.item("a"))
@@ -213,8 +213,8 @@ def test_a_merge_that_was_found_to_be_a_persons_is_not_taken_out_either() -> Non
     assert (made.status("a"), made.task("a").merge.unverified) == (Status.DONE, "")
 
 
-def test_a_person_who_merges_the_revert_is_quicker_and_main_is_verified() -> None:
-    made = land()
+def test_a_revert_that_a_person_merges_is_followed_by_a_verification_of_main() -> None:
+    made = merge_into_moved_main()
     reverted(made, until=Merge)
     merge = made.journal.pop(0)
     assert isinstance(merge, Merge)
@@ -226,8 +226,8 @@ def test_a_person_who_merges_the_revert_is_quicker_and_main_is_verified() -> Non
     assert made.role("a") == "fix"
 
 
-def test_a_person_who_closes_the_revert_has_the_word() -> None:
-    made = land()
+def test_a_person_who_closes_the_revert_stops_it() -> None:
+    made = merge_into_moved_main()
     reverted(made, until=Merge)
     merge = made.journal.pop(0)
     assert isinstance(merge, Merge)
@@ -238,8 +238,8 @@ def test_a_person_who_closes_the_revert_has_the_word() -> None:
     assert f"{PERSON} closed the revert" in made.task("a").reason
 
 
-def test_the_issue_is_open_again_before_the_agent_goes_on() -> None:
-    made = land()
+def test_the_issue_is_reopened_before_the_agent_continues() -> None:
+    made = merge_into_moved_main()
     reverted(made, until=ReopenIssue)
     assert made.task("a").merge.revert is not None
     assert "a" not in [owner for owner, _ in made.queue.values()]
@@ -248,8 +248,8 @@ def test_the_issue_is_open_again_before_the_agent_goes_on() -> None:
 
 
 @pytest.mark.parametrize("refusal", ["stale_base", "stale_head"])
-def test_a_revert_that_comes_too_late_is_verified_and_tried_again(refusal: str) -> None:
-    made = land()
+def test_a_late_revert_is_verified_and_retried(refusal: str) -> None:
+    made = merge_into_moved_main()
     reverted(made, until=Merge)
     merge = made.journal.pop(0)
     made.refuse(merge, refusal)  # type: ignore[arg-type]

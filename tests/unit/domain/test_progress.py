@@ -26,7 +26,7 @@ def updates(made: SprintDriver, task: str) -> list[ReportProgress]:
     return [e for e in made.done if isinstance(e, ReportProgress) and e.task == task]
 
 
-def test_each_task_has_one_comment_however_often_it_moves(chain: SprintDriver) -> None:
+def test_each_task_has_one_progress_comment(chain: SprintDriver) -> None:
     chain.run()
     for task in ("a", "b"):
         assert len(comments(chain, task)) == 1
@@ -36,7 +36,7 @@ def test_each_task_has_one_comment_however_often_it_moves(chain: SprintDriver) -
         assert "is **Done**" in comment.body
 
 
-def test_the_comment_says_what_the_ledger_knows_and_how_it_came_about() -> None:
+def test_the_comment_states_the_task_and_its_history() -> None:
     made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
     task = made.task("a")
@@ -50,7 +50,7 @@ def test_the_comment_says_what_the_ledger_knows_and_how_it_came_about() -> None:
 
 
 @pytest.mark.parametrize(("until", "shown"), [(1e6, True), (1000.0, False)])
-def test_only_a_limit_that_still_holds_is_a_reason_to_wait(until: float, shown: bool) -> None:
+def test_only_an_active_limit_is_a_reason_to_wait(until: float, shown: bool) -> None:
     made = SprintDriver.start(planned("a"))
     made.state.sprint.settings = msgspec.structs.replace(
         made.state.sprint.settings, framework="claude-code"
@@ -85,7 +85,7 @@ def test_each_piece_of_work_has_a_row_with_its_agent_attempts_commit_and_outcome
     assert "stopped at" not in body
 
 
-def test_a_task_that_waits_for_a_person_says_where_it_stopped_and_what_follows() -> None:
+def test_the_comment_of_an_escalated_task_names_its_stop_and_its_next_step() -> None:
     made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
     head = made.task("a").change.head
@@ -103,7 +103,7 @@ def test_a_task_that_waits_for_a_person_says_where_it_stopped_and_what_follows()
     assert "at work, again after: ended with exit code 3" in body
 
 
-def test_work_that_a_person_ended_says_so(made: SprintDriver) -> None:
+def test_work_that_a_person_ended_is_marked_as_ended_by_that_person(made: SprintDriver) -> None:
     made.person.comment(issue_of(made), "caloron:take-over")
     made.settle()
     body = comments(made, "a")[0].body
@@ -111,14 +111,14 @@ def test_work_that_a_person_ended_says_so(made: SprintDriver) -> None:
     assert "stopped: taken over by ada; goes on when a person says so |" in body
 
 
-def test_what_was_seen_of_the_comment_spares_the_look_for_it(made: SprintDriver) -> None:
+def test_later_updates_use_the_known_id_of_the_comment(made: SprintDriver) -> None:
     made.run()
     first, *later = updates(made, "a")
     assert first.comment is None
     assert {update.comment for update in later} == {comments(made, "a")[0].id}
 
 
-def test_a_newer_word_takes_the_place_of_one_that_was_not_said_yet(reviewed: SprintDriver) -> None:
+def test_a_newer_update_replaces_a_pending_update(reviewed: SprintDriver) -> None:
     reviewed.journal.clear()
     task = reviewed.task("a")
     reviewed.person.close_pull(task.links.pull or 0)
@@ -135,7 +135,7 @@ def test_the_same_ticks_again_plan_nothing(made: SprintDriver) -> None:
     assert not [a for a in decision.actions if isinstance(a, ReportProgress)]
 
 
-def test_a_refused_comment_holds_nobody_up(made: SprintDriver) -> None:
+def test_a_refused_comment_delays_no_task(made: SprintDriver) -> None:
     made.tick()
     for effect in [e for e in made.journal if isinstance(e, ReportProgress)]:
         made.journal.remove(effect)
@@ -155,7 +155,7 @@ def rejected(made: SprintDriver, task: str, times: int = 1) -> None:
         made.finish(task, answer="CHANGES_NEEDED: no tests, see fixes #99")
 
 
-def test_work_of_one_cycle_leaves_the_description_as_it_was(made: SprintDriver) -> None:
+def test_work_of_one_cycle_does_not_change_the_description(made: SprintDriver) -> None:
     made.run()
     assert described(made, "a") == []
     assert "| cycle | 1 |" in comments(made, "a")[0].body
@@ -187,7 +187,7 @@ def test_a_wake_for_the_same_piece_of_work_is_a_cycle_too(made: SprintDriver) ->
     assert "### Cycle 2 of a" in described(made, "a")[-1].text
 
 
-def test_over_three_cycles_people_are_told_to_cut_it_smaller() -> None:
+def test_after_three_cycles_the_section_suggests_smaller_tasks() -> None:
     made = SprintDriver.start(planned("a"), max_fix_rounds=9)
     for cycle in (2, 3, 4):
         rejected(made, "a")
@@ -198,7 +198,7 @@ def test_over_three_cycles_people_are_told_to_cut_it_smaller() -> None:
         assert (flag in comments(made, "a")[0].body) == (cycle > 3)
 
 
-def test_a_person_who_takes_the_section_out_does_not_get_it_again() -> None:
+def test_a_section_that_a_person_removed_is_not_added_again() -> None:
     made = SprintDriver.start(planned("a"), max_fix_rounds=9)
     rejected(made, "a")
     number = pull_of(made)
@@ -209,7 +209,7 @@ def test_a_person_who_takes_the_section_out_does_not_get_it_again() -> None:
     assert made.forge.pull(number).body == "My own words."
 
 
-def test_what_a_person_writes_around_the_section_stays(made: SprintDriver) -> None:
+def test_text_of_a_person_around_the_section_stays(made: SprintDriver) -> None:
     rejected(made, "a")
     number = pull_of(made)
     made.person.edit_pull(number, f"Before.\n\n{made.forge.pull(number).body}\n\nAfter.")
@@ -244,7 +244,7 @@ def test_a_pull_request_of_a_person_keeps_their_description() -> None:
     assert described(made, "a") == []
 
 
-def test_a_refused_section_holds_nobody_up(reviewed: SprintDriver) -> None:
+def test_a_refused_section_delays_no_task(reviewed: SprintDriver) -> None:
     reviewed.end(reviewed.item("a"), answer="CHANGES_NEEDED: no tests")
     reviewed.tick()
     while not (descriptions := [e for e in reviewed.journal if isinstance(e, Describe)]):
@@ -256,7 +256,7 @@ def test_a_refused_section_holds_nobody_up(reviewed: SprintDriver) -> None:
     assert reviewed.statuses()["a"] == "Done"
 
 
-def test_a_sprint_that_is_discarded_says_so_in_the_section(made: SprintDriver) -> None:
+def test_the_section_names_a_discarded_sprint(made: SprintDriver) -> None:
     rejected(made, "a")
     made.facts.append(SprintDiscarded(by="ada"))
     made.settle()
@@ -279,7 +279,7 @@ def test_the_last_twenty_moves_are_kept(made: SprintDriver) -> None:
     assert len(task.log.status) == 20
 
 
-def test_words_of_agents_stay_words_in_the_table(made: SprintDriver) -> None:
+def test_text_of_agents_is_escaped_in_the_table(made: SprintDriver) -> None:
     task = made.task("a")
     task.reason = "<!-- caloron:x --> | cell @ada\n# heading"
     task.status = type(task.status).BLOCKED

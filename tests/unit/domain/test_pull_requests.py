@@ -18,7 +18,7 @@ def in_review() -> SprintDriver:
     return made
 
 
-def test_a_person_who_closes_the_issue_cancels_the_task_and_holds_its_dependents() -> None:
+def test_a_person_who_closes_the_issue_cancels_the_task_and_blocks_its_dependents() -> None:
     made = in_review()
     made.person.close_issue(issue_of(made))
     made.settle()
@@ -27,7 +27,7 @@ def test_a_person_who_closes_the_issue_cancels_the_task_and_holds_its_dependents
     assert "closed by ada" in made.task("a").reason
 
 
-def test_a_person_who_opens_the_issue_again_brings_the_task_back_to_its_pull_request() -> None:
+def test_a_person_who_reopens_the_issue_reopens_the_task_with_its_pull_request() -> None:
     made = in_review()
     made.person.close_issue(issue_of(made))
     made.settle()
@@ -38,7 +38,7 @@ def test_a_person_who_opens_the_issue_again_brings_the_task_back_to_its_pull_req
     assert set(made.statuses().values()) == {"Done"}
 
 
-def test_an_issue_that_was_closed_while_its_branch_was_pushed_still_comes_back() -> None:
+def test_an_issue_closed_during_the_push_of_its_branch_can_be_reopened() -> None:
     made = SprintDriver.start(planned("a"))
     made.end(made.item("a"))
     made.tick()
@@ -60,7 +60,7 @@ def test_a_person_who_merges_completes_the_task_and_stops_its_agent(reviewed: Sp
     assert "merged by ada" in reviewed.task("a").reason
 
 
-def test_a_merge_that_is_seen_with_the_end_of_a_fix_pushes_nothing_more() -> None:
+def test_a_merge_seen_with_the_end_of_a_fix_pushes_nothing_more() -> None:
     made = in_review()
     made.finish("a", answer="CHANGES_NEEDED: x")
     made.person.merge_pull(pull_of(made))
@@ -78,7 +78,7 @@ def test_a_persons_approval_replaces_the_reviewer(reviewed: SprintDriver) -> Non
     assert reviewed.status("a") is Status.DONE
 
 
-def test_a_persons_approval_overrides_a_reviewer_who_wanted_changes(reviewed: SprintDriver) -> None:
+def test_a_persons_approval_overrides_the_reviewers_request(reviewed: SprintDriver) -> None:
     reviewed.finish("a", answer="CHANGES_NEEDED: x")
     assert reviewed.role("a") == "fix"
     reviewed.person.review(pull_of(reviewed), "approved")
@@ -86,7 +86,7 @@ def test_a_persons_approval_overrides_a_reviewer_who_wanted_changes(reviewed: Sp
     assert reviewed.status("a") is Status.DONE
 
 
-def test_a_person_who_then_wants_changes_after_all_gets_them(reviewed: SprintDriver) -> None:
+def test_a_persons_request_after_an_approval_starts_a_fix(reviewed: SprintDriver) -> None:
     pull = pull_of(reviewed)
     reviewed.finish("a", answer="CHANGES_NEEDED: x")
     reviewed.person.review(pull, "approved")
@@ -111,7 +111,9 @@ def test_a_comment_in_a_review_is_no_verdict(reviewed: SprintDriver) -> None:
     assert reviewed.role("a") == "review"
 
 
-def test_a_review_of_an_older_head_says_nothing_about_this_one(reviewed: SprintDriver) -> None:
+def test_a_review_of_an_older_head_does_not_count_for_the_current_head(
+    reviewed: SprintDriver,
+) -> None:
     pull = pull_of(reviewed)
     old = reviewed.person.review(pull, "approved")
     reviewed.facts.clear()
@@ -160,7 +162,7 @@ def test_an_approval_of_a_change_that_never_verified_does_not_merge_it() -> None
     assert not made.effects(Merge)
 
 
-def test_a_pull_request_that_is_closed_is_reworked_in_a_new_one(reviewed: SprintDriver) -> None:
+def test_a_closed_pull_request_is_reworked_in_a_new_pull_request(reviewed: SprintDriver) -> None:
     first = pull_of(reviewed)
     reviewed.person.close_pull(first)
     reviewed.settle()
@@ -175,7 +177,7 @@ def test_a_pull_request_that_is_closed_is_reworked_in_a_new_one(reviewed: Sprint
     assert "for the second time" in reviewed.task("a").reason
 
 
-def test_a_person_who_deletes_the_branch_of_their_own_pull_request_closed_it() -> None:
+def test_deleting_the_branch_of_a_persons_pull_request_closes_it() -> None:
     made = SprintDriver.start(planned("a"))
     hers = made.person.open_pull(issue_of(made))
     made.settle()
@@ -189,7 +191,7 @@ def test_a_person_who_deletes_the_branch_of_their_own_pull_request_closed_it() -
     assert made.status("a") is Status.DONE
 
 
-def test_a_pull_request_for_another_branch_is_closed_for_us_and_the_reason_says_so() -> None:
+def test_a_pull_request_for_another_branch_counts_as_closed_with_that_reason() -> None:
     made = in_review()
     seen = made.forge.pull(pull_of(made))
     made.tick(msgspec.structs.replace(seen, version=10**6, state="closed", base="dev"))
@@ -198,7 +200,7 @@ def test_a_pull_request_for_another_branch_is_closed_for_us_and_the_reason_says_
     assert (made.task("a").reason, made.work("a").reason) == (reason, reason)
 
 
-def test_a_merge_that_went_into_another_branch_is_a_persons_to_decide() -> None:
+def test_a_merge_into_another_branch_escalates() -> None:
     made = in_review()
     made.person.review(pull_of(made), "approved")
     made.tick()
@@ -239,7 +241,7 @@ def test_a_push_by_a_person_makes_their_commit_the_change(reviewed: SprintDriver
     assert reviewed.role("a") == "verify"
 
 
-def test_a_push_that_a_person_overtook_is_given_up_for_theirs(reviewed: SprintDriver) -> None:
+def test_a_push_of_a_person_replaces_our_pending_push(reviewed: SprintDriver) -> None:
     reviewed.finish("a", answer="CHANGES_NEEDED: x")
     reviewed.end(reviewed.item("a"))
     reviewed.tick()
@@ -265,7 +267,7 @@ def test_a_persons_own_pull_request_replaces_the_agents_work(made: SprintDriver)
     assert isinstance(made.forge.objects[pull.object], PullSnapshot)
 
 
-def test_what_follows_a_persons_closed_pull_request_goes_to_the_tasks_own_branch() -> None:
+def test_after_a_persons_closed_pull_request_the_task_uses_its_own_branch() -> None:
     made = SprintDriver.start(planned("a"))
     pull = made.person.open_pull(issue_of(made))
     made.settle()
@@ -276,7 +278,7 @@ def test_what_follows_a_persons_closed_pull_request_goes_to_the_tasks_own_branch
     assert branches == {"agent/a/shop-1"}
 
 
-def test_a_persons_pull_request_is_never_overwritten_by_an_agent_that_was_at_work() -> None:
+def test_a_running_agent_never_overwrites_a_persons_pull_request() -> None:
     made = in_review()
     made.person.close_pull(pull_of(made))
     made.settle()
@@ -287,7 +289,7 @@ def test_a_persons_pull_request_is_never_overwritten_by_an_agent_that_was_at_wor
     assert not [e for e in made.effects(Push) if isinstance(e, Push) and e.branch == "ada/own"]
 
 
-def test_a_persons_pull_request_after_an_empty_change_is_merged_and_not_forgotten() -> None:
+def test_a_persons_pull_request_after_an_empty_change_is_merged() -> None:
     made = SprintDriver.start(planned("a"))
     made.finish("a", changes=False)
     made.person.open_pull(issue_of(made))
@@ -295,7 +297,7 @@ def test_a_persons_pull_request_after_an_empty_change_is_merged_and_not_forgotte
     assert "merged" in made.task("a").reason
 
 
-def test_an_effect_that_nobody_needs_any_more_may_fail(reviewed: SprintDriver) -> None:
+def test_an_obsolete_effect_may_fail(reviewed: SprintDriver) -> None:
     reviewed.end(reviewed.item("a"))
     reviewed.tick()
     (post,) = reviewed.journal
@@ -320,7 +322,7 @@ def test_a_verdict_that_comes_after_a_person_closed_the_pull_request_escalates_n
     assert "was closed by" in made.task("a").reason
 
 
-def test_effects_that_were_refused_are_all_tried_again_after_a_release(made: SprintDriver) -> None:
+def test_every_refused_effect_is_retried_after_a_release(made: SprintDriver) -> None:
     made.end(made.item("a"))
     made.tick()
     for effect in list(made.journal):
@@ -334,7 +336,7 @@ def test_effects_that_were_refused_are_all_tried_again_after_a_release(made: Spr
     assert made.status("a") is Status.DONE
 
 
-def test_an_escalation_that_is_over_before_its_issue_was_made_is_closed_all_the_same() -> None:
+def test_an_escalation_that_ends_before_its_issue_exists_is_closed() -> None:
     made = in_review()
     for _ in range(2):
         made.end(made.item("a"), answer="hm")
@@ -348,7 +350,7 @@ def test_an_escalation_that_is_over_before_its_issue_was_made_is_closed_all_the_
 
 
 @pytest.mark.parametrize("answer", ["APPROVED", "CHANGES_NEEDED: x"])
-def test_a_verdict_on_a_pull_request_that_was_just_closed_harms_nothing(answer: str) -> None:
+def test_a_verdict_on_a_just_closed_pull_request_is_ignored(answer: str) -> None:
     made = in_review()
     made.end(made.item("a"), answer=answer)
     made.person.close_pull(pull_of(made))
@@ -358,7 +360,7 @@ def test_a_verdict_on_a_pull_request_that_was_just_closed_harms_nothing(answer: 
     assert set(made.statuses().values()) == {"Done"}
 
 
-# What people do to a task that waits for a person
+# Acts of people on an escalated task
 
 
 def escalated() -> SprintDriver:
@@ -369,7 +371,7 @@ def escalated() -> SprintDriver:
     return made
 
 
-def test_a_push_to_an_escalated_task_is_the_answer_and_is_reviewed() -> None:
+def test_a_push_to_an_escalated_task_resolves_it_and_is_reviewed() -> None:
     made = escalated()
     escalation = escalation_of(made)
     commit = made.person.push(pull_of(made))
@@ -382,7 +384,7 @@ def test_a_push_to_an_escalated_task_is_the_answer_and_is_reviewed() -> None:
     assert set(made.statuses().values()) == {"Done"}
 
 
-def test_a_push_to_a_task_that_was_taken_over_waits_for_the_word(reviewed: SprintDriver) -> None:
+def test_a_push_to_a_taken_over_task_waits_for_the_hand_back(reviewed: SprintDriver) -> None:
     reviewed.person.comment(issue_of(reviewed), "caloron:take-over")
     reviewed.settle()
     reviewed.person.push(pull_of(reviewed))
@@ -405,7 +407,7 @@ def test_a_request_for_changes_on_an_escalated_task_goes_to_its_agent() -> None:
     assert set(made.statuses().values()) == {"Done"}
 
 
-def test_closing_the_pull_request_of_an_escalated_task_is_said_and_waits() -> None:
+def test_closing_the_pull_request_of_an_escalated_task_extends_its_reason() -> None:
     made = escalated()
     before, pull = made.task("a").reason, pull_of(made)
     made.person.close_pull(pull)
@@ -415,10 +417,10 @@ def test_closing_the_pull_request_of_an_escalated_task_is_said_and_waits() -> No
     assert made.task("a").reason == wanted
 
 
-def test_what_a_stranger_reviews_on_an_escalated_task_is_no_answer() -> None:
+def test_an_untrusted_review_does_not_resolve_an_escalated_task() -> None:
     made = escalated()
-    said = made.user("eve").review(pull_of(made), "changes_requested", "evil")
-    made.forge.objects[said.object] = msgspec.structs.replace(said, trusted=False)
+    review = made.user("eve").review(pull_of(made), "changes_requested", "evil")
+    made.forge.objects[review.object] = msgspec.structs.replace(review, trusted=False)
     made.facts.clear()
     made.settle()
     assert made.status("a") is Status.ESCALATED

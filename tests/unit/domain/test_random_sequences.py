@@ -64,7 +64,7 @@ class InvariantChecker:
                 assert task.links.issue is not None
 
     def _slots_are_kept(self, state: State) -> None:
-        """A task is started only into a free slot; how many agents run is the queue's cap."""
+        """Check that a task starts only into a free slot; the queue caps the running agents."""
         started = [
             t for t in state.tasks.values()
             if t.work and t.work.role in FIRST and not t.work.last_token and not t.escalation.number
@@ -138,7 +138,7 @@ def _text(world: SprintDriver) -> str:
 
 
 def _break_together(world: SprintDriver) -> None:
-    """From now on two changes are red in one tree, or cannot be in one, though each is green."""
+    """Make two green changes red in one tree, or make them conflict."""
     heads = [t.change.head for t in world.state.tasks.values() if t.change.head][:2]
     if len(heads) == 2:
         world.red_together.append(set(heads))
@@ -215,7 +215,7 @@ LENGTH = 60
 def test_no_sequence_of_events_breaks_a_rule_and_the_sprint_can_always_go_on(
     data: st.DataObject,
 ) -> None:
-    """Random people, agents and refusals; then everybody behaves, and the sprint must end."""
+    """After random acts, agents and refusals all parties cooperate, and the sprint must end."""
     plan = data.draw(st.sampled_from(PLANS))
     parallel = data.draw(st.integers(1, 4))
     world = SprintDriver(new_state(*plan, parallel=parallel, max_fix_rounds=1))
@@ -233,7 +233,7 @@ def test_no_sequence_of_events_breaks_a_rule_and_the_sprint_can_always_go_on(
 
 
 def _behave(world: SprintDriver, checker: InvariantChecker) -> None:
-    """From here on effects succeed, agents do well, and people release what is escalated."""
+    """Let effects and agents succeed and people release every escalation."""
     world.red_together.clear()
     world.conflicting.clear()
     for _ in range(400):

@@ -1,4 +1,4 @@
-"""The numbers of a sprint, what the rules find in them, and what waits for a person."""
+"""The KPIs of a sprint, the findings of the rules, and the inbox items."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def rules(state: State, *runs: Run) -> set[str]:
     return {finding.rule for finding in analyze(state, numbers(state, *runs)).improvements}
 
 
-def test_the_example_of_the_ancestor_gives_the_same_numbers() -> None:
+def test_the_example_of_the_ancestor_has_the_same_kpis() -> None:
     kpis = numbers(
         sprint_of(task("a"), task("b"), settings__created_at=36_000.0, ended_at=50_400.0)
     )
@@ -136,7 +136,7 @@ cents = st.integers(0, 5000)
 
 
 @given(planner=cents, tasks=st.lists(st.tuples(cents, cents), max_size=5))
-def test_what_the_agents_cost_adds_up_to_what_the_sprint_spent(
+def test_the_costs_of_the_agents_add_up_to_the_cost_of_the_sprint(
     planner: int, tasks: list[tuple[int, int]]
 ) -> None:
     made, runs = [], [Run(item="shop-1/po/1-po", role="po", usd=planner / 100)]
@@ -246,7 +246,7 @@ def test_blockers_are_those_of_agents_and_of_escalations_each_once() -> None:
         ("no-feedback", sprint_of(task("a")), ()),
     ],
 )
-def test_each_rule_speaks_of_its_own_number_and_is_silent_without(
+def test_each_rule_reports_its_own_metric_and_is_silent_without_it(
     rule: str, state: State, runs: tuple[Run, ...]
 ) -> None:
     good = Feedback(task_clarity=8, self_assessment="completed")
@@ -255,7 +255,7 @@ def test_each_rule_speaks_of_its_own_number_and_is_silent_without(
     assert rules(state, *runs) <= {rule, "no-feedback", "failures", "many-failures"}
 
 
-def test_a_planner_that_named_the_files_is_not_asked_to_name_them() -> None:
+def test_a_planner_that_named_the_files_gets_no_advice_to_name_them() -> None:
     used = Spent(tokens_in=40_000)
     named = task("a", usage__spent=used)
     named.plan = msgspec.structs.replace(named.plan, files=("a.py",))
@@ -296,7 +296,7 @@ def test_working_time_counts_parallel_runs_once_and_no_waiting() -> None:
     assert work_time_s(()) == 0
 
 
-def test_every_rule_is_tried_above() -> None:
+def test_the_tests_above_cover_every_rule() -> None:
     assert len(RULES) == 12
 
 
@@ -313,11 +313,11 @@ def test_every_rule_is_tried_above() -> None:
         (sprint_of(planning__failure="main is red"), "negative"),
     ],
 )
-def test_the_mood_is_that_of_the_agents_corrected_by_what_failed(state: State, mood: str) -> None:
+def test_the_sentiment_is_that_of_the_agents_corrected_by_failures(state: State, mood: str) -> None:
     assert analyze(state, numbers(state)).sentiment == mood
 
 
-def test_a_task_that_needs_a_person_comes_with_the_commands_and_with_what_it_holds() -> None:
+def test_an_inbox_item_names_its_commands_and_the_blocked_tasks() -> None:
     state = sprint_of(
         task(
             "a",
@@ -331,9 +331,9 @@ def test_a_task_that_needs_a_person_comes_with_the_commands_and_with_what_it_hol
         task("c", Status.BLOCKED, "b"),
         task("d"),
     )
-    (need,) = inbox_items(state, running=False, options=" --project shop")
-    assert (need.task, need.why, need.holds) == ("a", "no disk", ("b", "c"))
-    assert need.commands == (
+    (item,) = inbox_items(state, running=False, options=" --project shop")
+    assert (item.task, item.why, item.holds) == ("a", "no disk", ("b", "c"))
+    assert item.commands == (
         "caloron logs a --sprint shop-1 --project shop",
         "caloron issue comment 7 resolved --project shop",
         "caloron resume shop-1 --project shop",
@@ -364,14 +364,12 @@ def test_a_task_that_needs_a_person_comes_with_the_commands_and_with_what_it_hol
         ({"planning__failure": "no plan"}, "no_plan", "caloron resume shop-1"),
     ],
 )
-def test_a_sprint_that_stands_still_needs_somebody(
-    fields: dict[str, Any], kind: str, command: str
-) -> None:
-    (need,) = inbox_items(sprint_of(task("a", Status.PENDING), **fields), running=False)
-    assert (need.kind, need.commands[0]) == (kind, command)
+def test_a_stopped_sprint_is_an_inbox_item(fields: dict[str, Any], kind: str, command: str) -> None:
+    (item,) = inbox_items(sprint_of(task("a", Status.PENDING), **fields), running=False)
+    assert (item.kind, item.commands[0]) == (kind, command)
 
 
-def test_a_sprint_that_runs_or_is_done_needs_nobody() -> None:
+def test_a_running_or_done_sprint_is_no_inbox_item() -> None:
     assert inbox_items(sprint_of(task("a")), running=False) == ()
     assert inbox_items(sprint_of(task("a", Status.PENDING), phase="running"), running=True) == ()
 
@@ -403,7 +401,7 @@ def test_missing_usage_is_no_zero_in_a_mean_and_no_progress() -> None:
 
 
 @pytest.mark.parametrize(("tasks", "words"), [(1, "1 task waits"), (2, "2 tasks waits")])
-def test_a_held_plan_says_how_many_tasks_it_has(tasks: int, words: str) -> None:
+def test_a_plan_that_waits_for_approval_names_its_number_of_tasks(tasks: int, words: str) -> None:
     state = sprint_of(*(task(str(n), Status.PENDING) for n in range(tasks)), phase="approval")
-    (need,) = inbox_items(state, running=False)
-    assert f"the plan of {words} for your yes" == need.why
+    (item,) = inbox_items(state, running=False)
+    assert f"the plan of {words} for your yes" == item.why

@@ -73,13 +73,13 @@ def test_every_other_form_is_refused(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_nothing_may_be_left_out(name: str) -> None:
+def test_every_field_is_required(name: str) -> None:
     with pytest.raises(InsightProblem, match=name):
         parse_insight(json.dumps({k: v for k, v in GOOD.items() if k != name}), "x")
 
 
 @given(st.text())
-def test_no_text_makes_it_fail_in_another_way(text: str) -> None:
+def test_any_other_text_is_refused_with_the_same_error(text: str) -> None:
     for answer in (text, f"{{{text}}}", "{" * 2000 + text):
         with pytest.raises(InsightProblem):
             parse_insight(answer, "x")
@@ -104,13 +104,13 @@ def answered(token: int = 1, **fields: Any) -> WorkEnded:
     return WorkEnded(item=ITEM, task="", role="retro", token=token, **known | fields)
 
 
-def test_without_a_model_the_sprint_ends_as_it_always_did() -> None:
+def test_without_a_model_the_sprint_ends_without_a_retro_phase() -> None:
     decision = after(settled(retro="rules"))
     assert (decision.state.sprint.phase, decision.actions) == ("ended", ())
     assert decision.state.sprint.ended_at == 50.0
 
 
-def test_the_model_is_asked_once_and_its_time_is_none_of_the_sprints() -> None:
+def test_the_model_is_asked_once_and_its_time_does_not_count_for_the_sprint() -> None:
     asked = after(settled())
     (start,) = asked.actions
     assert isinstance(start, StartWork)
@@ -125,14 +125,14 @@ def test_the_model_is_asked_once_and_its_time_is_none_of_the_sprints() -> None:
     assert after(State(sprint=ended, tasks=settled().tasks), now=99.0).actions == ()
 
 
-def test_an_end_that_is_told_twice_counts_once() -> None:
+def test_an_end_that_is_reported_twice_counts_once() -> None:
     asked = after(settled()).state
     end = answered(usage=Usage(usd=0.5))
     twice = after(after(asked, end, end).state, end).state.sprint
     assert (twice.usage.spent.usd, twice.usage.retro_spent.usd, twice.phase) == (0.5, 0.5, "ended")
 
 
-def test_a_run_that_was_cut_short_is_paid_by_the_retro() -> None:
+def test_the_retro_pays_an_interrupted_run() -> None:
     asked = after(settled()).state
     cut = RunInterrupted(item=ITEM, task="", token=1, usage=Usage(usd=0.25))
     sprint = after(asked, cut).state.sprint
@@ -182,7 +182,7 @@ def test_a_second_answer_in_another_form_is_the_last() -> None:
     assert (second.phase, "no JSON object" in second.retro.problem) == ("ended", True)
 
 
-def test_without_money_the_question_is_taken_back_and_the_sprint_ends_in_the_same_tick() -> None:
+def test_without_budget_the_retro_is_cancelled_and_the_sprint_ends_in_the_same_tick() -> None:
     decision = after(after(settled()).state, Halt(reason="the budget is used up"))
     assert decision.actions == (CancelWork(item=ITEM, reason="the budget is used up"),)
     sprint = decision.state.sprint
@@ -203,13 +203,13 @@ def test_without_money_the_question_is_taken_back_and_the_sprint_ends_in_the_sam
         ),
     ],
 )
-def test_who_may_not_start_is_not_asked(fields: dict[str, Any], reason: str) -> None:
+def test_a_model_that_may_not_start_is_not_asked(fields: dict[str, Any], reason: str) -> None:
     decision = after(settled(**fields))
     sprint = decision.state.sprint
     assert (decision.actions, sprint.phase, sprint.retro.problem) == ((), "ended", reason)
 
 
-def test_a_task_that_moves_again_takes_the_question_back_and_asks_anew_later() -> None:
+def test_a_task_that_moves_again_cancels_the_retro_until_the_next_end() -> None:
     asked = after(settled()).state
     moved = msgspec.structs.replace(asked.tasks["a"], status=Status.PENDING)
     decision = after(msgspec.structs.replace(asked, tasks={"a": moved}))

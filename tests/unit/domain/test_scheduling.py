@@ -1,4 +1,4 @@
-"""Finish before starting: what brings a begun change to main goes before what begins another."""
+"""Work that finishes a started change has priority over work that starts another change."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Slots:
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 5))
-def test_no_change_is_begun_while_another_could_be_finished(seed: int, parallel: int) -> None:
+def test_no_change_starts_while_another_could_be_finished(seed: int, parallel: int) -> None:
     chance = random.Random(seed)
     names = [f"t{n}" for n in range(12)]
     # Long chains have the highest priority of all that begins.
@@ -128,7 +128,7 @@ def _forget_its_work(made: SprintDriver, name: str) -> None:
 
 
 def test_whether_a_task_holds_its_slot_depends_on_no_other_task() -> None:
-    """A task that nothing moves has no slot, whatever is decided for another at the same time."""
+    """An idle task has no slot, independent of decisions for other tasks."""
     made = SprintDriver.start(planned("still"), planned("other"), planned("next"), parallel=2)
     made.end(made.item("other"))
     made.settle()
@@ -155,7 +155,7 @@ def test_a_task_in_review_whose_verdict_is_lost_holds_no_slot() -> None:
     assert made.is_at_rest()
 
 
-def test_a_task_whose_effects_are_on_their_way_keeps_its_slot() -> None:
+def test_a_task_with_pending_effects_keeps_its_slot() -> None:
     """During the push of its change the task starts no other work."""
     made = SprintDriver.start(planned("a"), planned("b"), parallel=1)
     made.end(made.item("a"))
@@ -177,7 +177,7 @@ def test_the_effects_of_another_task_keep_no_slot() -> None:
 
 
 @pytest.mark.parametrize("order", [*permutations(("a", "b", "c"))])
-def test_the_longest_chain_starts_first_in_whatever_order_the_issues_appear(
+def test_the_longest_chain_starts_first_in_any_order_of_issues(
     order: tuple[str, ...],
 ) -> None:
     made = SprintDriver(new_state(planned("c"), planned("a"), planned("b", "a"), parallel=1))
@@ -214,8 +214,8 @@ _STAGES: tuple[tuple[Role, ...], ...] = (("verify", "review"), ("fix", "resolve"
 
 
 @given(st.tuples(*(st.integers(0, 500) for _ in range(3))))
-def test_reviews_go_before_fixes_and_fixes_before_new_changes(chains: tuple[int, ...]) -> None:
-    """However long the chain of tasks that waits for each."""
+def test_reviews_precede_fixes_and_fixes_precede_new_changes(chains: tuple[int, ...]) -> None:
+    """The length of the waiting chain does not change this order."""
 
     def priority(role: Role, chain: int) -> int:
         evaluation = Evaluation(SprintDriver.start(planned("a")).state, 0.0)

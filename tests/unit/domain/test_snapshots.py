@@ -25,7 +25,7 @@ def put(body: str, text: str, *, add: bool = True) -> str:
     return with_section(body, NAME, text, add=add)
 
 
-def test_it_comes_to_the_end_once_and_is_replaced_in_its_place() -> None:
+def test_a_section_is_appended_once_and_then_replaced_in_place() -> None:
     first = put(BODY, "cycle 2")
     assert first.startswith(BODY)
     moved = f"{first}\n\nA person's last word."
@@ -34,18 +34,18 @@ def test_it_comes_to_the_end_once_and_is_replaced_in_its_place() -> None:
     assert second.count("<!-- caloron-section:") == 1
 
 
-def test_the_same_text_again_changes_nothing_also_with_the_line_ends_of_a_browser() -> None:
+def test_the_same_text_changes_nothing_even_with_the_line_ends_of_a_browser() -> None:
     first = put(BODY, "cycle 2\n\nmore")
     assert put(first, "cycle 2\n\nmore") == first
     theirs = first.replace("\n", "\r\n")
     assert put(theirs, "cycle 2\n\nmore") == theirs
 
 
-def test_a_section_that_was_seen_and_is_gone_is_not_put_back() -> None:
+def test_a_removed_section_is_not_restored() -> None:
     assert put(BODY, "cycle 3", add=False) == BODY
 
 
-def test_with_one_marker_or_two_of_a_kind_nobody_knows_where_it_ends_so_it_is_left_alone() -> None:
+def test_a_section_with_missing_or_repeated_markers_is_not_changed() -> None:
     whole = put(BODY, "cycle 2")
     begin, _, end = whole.removeprefix(BODY).strip().partition("\ncycle 2\n")
     broken = (
@@ -60,7 +60,7 @@ def test_with_one_marker_or_two_of_a_kind_nobody_knows_where_it_ends_so_it_is_le
         assert put(body, "cycle 3") == body
 
 
-def test_an_empty_description_and_that_of_another_section_take_it_too() -> None:
+def test_a_section_can_be_added_to_an_empty_description_and_beside_another_section() -> None:
     alone = put("", "cycle 2")
     assert has_section(alone, NAME)
     both = with_section(alone, "shop-1/b", "cycle 9", add=True)
@@ -69,7 +69,7 @@ def test_an_empty_description_and_that_of_another_section_take_it_too() -> None:
     assert without_sections(both) == ""
 
 
-def test_no_description_grows_beyond_what_a_forge_takes() -> None:
+def test_no_description_grows_beyond_the_limit_of_a_forge() -> None:
     long = "x" * 59_990
     assert put(long, "cycle 2") == long
     longer = "x" * 70_000 + put("", "cycle 222")

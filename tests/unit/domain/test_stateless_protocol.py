@@ -1,4 +1,4 @@
-"""The protocol on flat records: the table of the comparison sprint, and what used to go wrong."""
+"""The protocol on flat records: the table of the comparison sprint and former defects."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_comparison_sprint(sprint: Sprint) -> None:
     assert sprint.statuses == ["Done", "Done", "Done"]
 
 
-def test_what_comes_twice_is_told_once(in_review: Sprint) -> None:
+def test_repeated_events_are_reported_once(in_review: Sprint) -> None:
     assert in_review.tick(issue(10), opened(100, 10), opened(101, 11)) == []
     assert in_review.tick(review(100, "approved"), review(100, "approved")) == ["merge:PR#100"]
     assert in_review.tick(merged(100), merged(100)) == ["done:#10"]
@@ -113,7 +113,7 @@ def test_an_approval_after_rework_counts(in_review: Sprint) -> None:
     assert in_review.tick(merged(100)) == ["done:#10"]
 
 
-def test_a_new_commit_is_reviewed_again_and_an_old_review_says_nothing_about_it(
+def test_a_new_commit_is_reviewed_again_and_old_reviews_do_not_count_for_it(
     sprint: Sprint,
 ) -> None:
     sprint.tick(issue(10))
@@ -125,7 +125,7 @@ def test_a_new_commit_is_reviewed_again_and_an_old_review_says_nothing_about_it(
     assert sprint.statuses[0] == "InReview"
 
 
-def test_a_closed_pull_request_goes_back_and_another_one_may_follow(in_review: Sprint) -> None:
+def test_a_closed_pull_request_returns_the_task_and_another_may_follow(in_review: Sprint) -> None:
     assert in_review.tick(closed(100)) == ["notify:dev-1"]
     assert (in_review.statuses[0], in_review.tasks["task-1"].pr_number) == ("InProgress", None)
     assert in_review.tick(closed(100)) == []
@@ -179,7 +179,7 @@ def _pull(state: Any) -> PullSnapshot:
     )
 
 
-def test_pictures_of_a_forge_are_events_too() -> None:
+def test_snapshots_of_a_forge_are_accepted_as_events() -> None:
     seen = IssueSnapshot(
         version=1,
         number=3,
@@ -202,7 +202,7 @@ def test_pictures_of_a_forge_are_events_too() -> None:
     )
 
 
-def test_the_records_that_were_given_are_not_changed(sprint: Sprint) -> None:
+def test_the_input_records_are_not_changed(sprint: Sprint) -> None:
     before = sprint.tasks
     sprint.tick(issue(10))
     assert before["task-1"].status is Status.PENDING

@@ -28,14 +28,14 @@ from caloron.testing import new_state, planned
 FORBIDDEN = [(old, new) for old in Status for new in Status if new not in TRANSITIONS[old]]
 
 
-def test_the_statuses_are_those_that_people_know() -> None:
+def test_the_statuses_have_their_public_names() -> None:
     assert [str(s) for s in Status] == [
         "Pending", "Ready", "InProgress", "InReview", "Done", "Blocked", "Escalated", "Cancelled",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("old", "new"), FORBIDDEN)
-def test_a_move_that_the_rules_do_not_know_is_refused(old: Status, new: Status) -> None:
+def test_an_unknown_move_is_refused(old: Status, new: Status) -> None:
     with pytest.raises(IllegalTransition, match="a"):
         check_transition("a", old, new)
 
@@ -53,7 +53,7 @@ def test_work_never_starts_without_ready() -> None:
     }
 
 
-def test_what_holds_dependents_is_settled_and_not_done() -> None:
+def test_statuses_that_block_dependents_are_settled_and_not_done() -> None:
     assert SETTLED - {Status.DONE} == HOLDS_DEPENDENTS
 
 
@@ -70,7 +70,7 @@ def test_a_move_keeps_time_and_reason_and_the_first_start() -> None:
     assert [(m.old, m.new) for m in evaluation.moves][-1] == ("InProgress", "Done")
 
 
-def test_staying_is_no_move_but_may_say_why() -> None:
+def test_keeping_a_status_is_no_move_but_may_have_a_reason() -> None:
     evaluation, task = Evaluation(new_state(), 5.0), Task(plan=planned("a"), reason="old")
     evaluation.move(task, Status.PENDING)
     assert task.reason == "old"
@@ -83,7 +83,7 @@ NO_WAY = [(old, new) for old in ALL_PHASES for new in ALL_PHASES if new not in (
 
 
 @pytest.mark.parametrize(("old", "new"), NO_WAY)
-def test_a_phase_that_does_not_follow_is_refused(old: Phase, new: Phase) -> None:
+def test_an_illegal_phase_change_is_refused(old: Phase, new: Phase) -> None:
     sprint = new_state().sprint
     sprint.phase = old
     with pytest.raises(IllegalPhase, match=f"sprint shop-1: {old} → {new}"):
@@ -91,7 +91,7 @@ def test_a_phase_that_does_not_follow_is_refused(old: Phase, new: Phase) -> None
     assert sprint.phase == old
 
 
-def test_a_sprint_ends_from_every_phase_in_which_something_happens() -> None:
+def test_a_sprint_can_end_from_every_active_phase() -> None:
     assert {old for old in ALL_PHASES if "ended" not in PHASES[old]} == {"approval", "ended"}
 
 

@@ -1,4 +1,4 @@
-"""The ladder: probe, restart, a person; and forgiveness when an agent works again."""
+"""The ladder: probe, restart, escalation; output of the agent resets the count."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def imported(made: SprintDriver, **statuses: str) -> dict[str, str]:
     return outcome
 
 
-def test_a_task_marked_as_done_by_hand_is_completed_and_its_dependents_go_on() -> None:
+def test_a_task_marked_as_done_by_hand_is_completed_and_its_dependents_start() -> None:
     made = SprintDriver.start(planned("a"), planned("b", "a"))
     assert imported(made, a="Done") == {"a": "InProgress → Done"}
     made.settle()
@@ -157,7 +157,7 @@ def test_a_task_cancelled_by_hand_stays_cancelled_though_its_issue_is_open() -> 
     assert made.queue == {}
 
 
-def test_a_task_escalated_is_released_by_hand_but_only_to_a_status_that_goes_on() -> None:
+def test_an_escalated_task_is_released_by_hand_only_to_an_active_status() -> None:
     made = SprintDriver.start(planned("a"))
     for _ in range(2):
         made.finish("a", exit_code=1, changes=False)
@@ -169,7 +169,7 @@ def test_a_task_escalated_is_released_by_hand_but_only_to_a_status_that_goes_on(
 
 
 @pytest.mark.parametrize("wanted", ["Pending", "InReview", "Blocked", "Nonsense"])
-def test_an_edit_that_makes_no_sense_changes_nothing_and_says_so(wanted: str) -> None:
+def test_an_invalid_edit_changes_nothing_and_is_reported(wanted: str) -> None:
     made = SprintDriver.start(planned("a"))
     before = made.state
     assert "cannot be done by hand" in imported(made, a=wanted)["a"]
@@ -177,7 +177,7 @@ def test_an_edit_that_makes_no_sense_changes_nothing_and_says_so(wanted: str) ->
     assert imported(made, x="Done") == {"x": "no such task"}
 
 
-def test_what_is_done_cannot_be_undone_by_hand(made: SprintDriver) -> None:
+def test_a_done_task_cannot_be_changed_by_hand(made: SprintDriver) -> None:
     made.run()
     assert "cannot be done by hand" in imported(made, a="Cancelled")["a"]
     assert made.status("a") is Status.DONE
@@ -194,7 +194,7 @@ def test_interventions_can_be_set_by_hand(made: SprintDriver) -> None:
 # The reason of every task that is not done
 
 
-def test_every_waiting_task_says_what_it_waits_for(chain: SprintDriver) -> None:
+def test_every_waiting_task_names_its_reason(chain: SprintDriver) -> None:
 
     def line(task: str) -> str:
         return why(chain.state, chain.task(task))

@@ -1,4 +1,4 @@
-"""Money: what a run may spend, and what all of them have spent."""
+"""The allowance of a run and the cost of all runs."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ def test_runs_that_keep_to_their_allowance_never_spend_more_than_the_budget(
         (0.01, 0.01, 0, 2, 0),
     ],
 )
-def test_the_next_run_gets_what_is_left_and_nothing_when_that_is_too_little(
+def test_the_next_run_gets_the_remaining_budget_unless_it_is_too_small(
     budget: float, spent: float, reserved: float, cap: float, expected: float
 ) -> None:
     assert allowance(budget, spent, reserved, cap) == pytest.approx(expected)
 
 
-def test_a_run_that_told_no_cost_is_guessed_within_its_cap() -> None:
+def test_the_cost_of_a_run_without_a_report_is_estimated_within_its_cap() -> None:
     assert guess_usd(1_000_000, 0, cap=100) == 15
     assert guess_usd(1_000_000, 1_000_000, cap=2) == 2
     assert guess_usd(0, 0, cap=2) == 0
 
 
-def test_every_run_costs_once_however_often_its_end_is_told(made: SprintDriver) -> None:
+def test_every_run_costs_once_even_if_its_end_is_reported_twice(made: SprintDriver) -> None:
     made.settle()
     usage = Usage(usd=0.5, tokens_in=10, tokens_out=5)
     fact = made.finish("a", usage=usage)
@@ -63,7 +63,7 @@ def test_every_run_costs_once_however_often_its_end_is_told(made: SprintDriver) 
     assert made.task("a").usage.spent == made.state.sprint.usage.spent
 
 
-def test_a_run_that_was_cut_short_costs_too_and_keeps_its_conversation(made: SprintDriver) -> None:
+def test_an_interrupted_run_costs_and_keeps_its_conversation(made: SprintDriver) -> None:
     made.settle()
     item = made.item("a")
     cut = RunInterrupted(
@@ -76,7 +76,7 @@ def test_a_run_that_was_cut_short_costs_too_and_keeps_its_conversation(made: Spr
     assert made.task("a").attempts.failures == 0
 
 
-def test_a_purse_keeps_what_runs_at_work_may_still_spend() -> None:
+def test_the_budget_reserves_the_allowances_of_running_agents() -> None:
     budget = BudgetGuard(3.0, 0.0, 2.0)
     budget.is_metered = True
     assert budget.allowance() == 2
@@ -84,7 +84,7 @@ def test_a_purse_keeps_what_runs_at_work_may_still_spend() -> None:
     assert budget.allowance() == 1
     budget.reserve(("b", 1), 1)
     assert budget.allowance() == 0
-    assert not budget.is_exhausted, "a run at work may give something back"
+    assert not budget.is_exhausted, "a running agent may spend less than its allowance"
     budget.settle(("a", 1), 0.5)
     assert budget.allowance() == 1.5
     budget.settle(("b", 1), 1)
@@ -93,7 +93,7 @@ def test_a_purse_keeps_what_runs_at_work_may_still_spend() -> None:
     assert "$3.00" in str(budget)
 
 
-def test_nobody_counts_what_nobody_tells() -> None:
+def test_the_budget_is_metered_after_the_first_reported_cost() -> None:
     budget = BudgetGuard(1.0, 0.0, 2.0)
     assert budget.allowance() is None
     assert not budget.is_exhausted

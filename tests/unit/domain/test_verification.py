@@ -28,7 +28,7 @@ def _end(made: SprintDriver, **how: object) -> None:
     made.tick()
 
 
-def test_nothing_is_begun_before_main_is_known_to_be_green(made: SprintDriver) -> None:
+def test_no_task_starts_before_main_is_known_to_be_green(made: SprintDriver) -> None:
     ((task, work),) = made.queue.values()
     assert (task, work.role, work.item) == ("", "verify", "shop-1/baseline/1-verify")
     assert not made.state.tasks
@@ -41,7 +41,7 @@ def test_nothing_is_begun_before_main_is_known_to_be_green(made: SprintDriver) -
     assert list(made.state.tasks) == ["a"]
 
 
-def test_a_red_main_is_looked_at_twice_and_then_stops_the_sprint(made: SprintDriver) -> None:
+def test_a_red_main_is_verified_twice_and_then_stops_the_sprint(made: SprintDriver) -> None:
     _end(made, exit_code=1)
     assert made.queue, "once more"
     _end(made, exit_code=1, answer="1 failed")
@@ -51,7 +51,7 @@ def test_a_red_main_is_looked_at_twice_and_then_stops_the_sprint(made: SprintDri
     assert not made.queue
 
 
-def test_a_main_that_is_red_only_once_is_flaky_and_good_enough(made: SprintDriver) -> None:
+def test_a_main_that_is_red_only_once_is_flaky_and_accepted(made: SprintDriver) -> None:
     _end(made, exit_code=1)
     _end(made)
     assert made.state.sprint.main_health.baseline == "green"
@@ -101,7 +101,7 @@ def test_an_empty_main_that_gets_code_without_tests_is_unverified_from_then_on()
     assert str(made.state.sprint.main_health.baseline) == "unverified"
 
 
-def test_a_change_that_takes_the_tests_away_is_red(made: SprintDriver) -> None:
+def test_a_change_that_removes_the_tests_is_red(made: SprintDriver) -> None:
     _end(made, verify_command="make test")
     made.settle()
     made.finish("a")
@@ -111,7 +111,7 @@ def test_a_change_that_takes_the_tests_away_is_red(made: SprintDriver) -> None:
     assert "nothing is left of what verified main (make test)" in made.task("a").reason
 
 
-def test_a_main_that_could_not_be_looked_at_is_not_called_red(made: SprintDriver) -> None:
+def test_a_main_that_could_not_be_verified_is_not_called_red(made: SprintDriver) -> None:
     made.state.sprint.settings = msgspec.structs.replace(made.state.sprint.settings, allow_red=True)
     _end(made, internal_error="agents cannot be given / to read")
     _end(made, internal_error="agents cannot be given / to read")
@@ -120,14 +120,14 @@ def test_a_main_that_could_not_be_looked_at_is_not_called_red(made: SprintDriver
     assert sprint.planning.failure_kind == ""
 
 
-def test_the_next_attempt_is_told_why_the_last_one_failed(made: SprintDriver) -> None:
+def test_the_next_attempt_gets_the_failure_of_the_last_attempt(made: SprintDriver) -> None:
     _end(made)
     made.settle()
     made.finish("a", internal_error="the commits hold\nthe value of MY_KEY")
     assert made.work("a").previous_failure == "the commits hold the value of MY_KEY"
 
 
-def test_a_main_whose_tests_were_ended_for_a_limit_is_red(made: SprintDriver) -> None:
+def test_a_main_whose_tests_exceeded_a_limit_is_red(made: SprintDriver) -> None:
     """A program may exit with 0 after the signal to stop."""
     for _ in range(2):
         _end(made, limit_hit="memory: more than 4096 MB", answer="")
@@ -150,7 +150,7 @@ def begun(*names: str) -> SprintDriver:
 
 
 def verify_main(made: SprintDriver, **how: object) -> None:
-    """The verification of main by itself ends; a red one is run twice."""
+    """End the verification of main; a red verification runs twice."""
     for _ in range(2):
         items = [i for i in made.queue if "/baseline/" in i]
         if items:
@@ -168,7 +168,7 @@ def main_verifications(made: SprintDriver) -> list[str]:
 
 
 def red_main(made: SprintDriver) -> str:
-    """A person pushes something to main that is red."""
+    """Let a person push a red commit to main."""
     made.person.push_main()
     commit = made.forge.branches["main"]
     made.red.add(commit)
@@ -267,7 +267,7 @@ def test_a_red_main_opens_one_issue_for_all_waiting_changes() -> None:
 
 
 @pytest.mark.parametrize("how", [{"internal_error": "no disk"}, {}])
-def test_where_main_cannot_be_looked_at_or_is_green_the_change_is_judged_by_its_result(
+def test_if_main_is_green_or_unverifiable_the_change_is_judged_by_its_own_result(
     how: dict[str, str],
 ) -> None:
     made = begun("a")

@@ -1,4 +1,4 @@
-"""Whichever address of a forge a user gives, the same forge is meant."""
+"""Every address of a forge identifies the same forge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts and names that a forge takes."""
+"""Texts and names that a forge accepts."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def test_of_two_snapshots_of_one_change_the_later_poll_is_newer(
 def test_a_later_change_is_newer_in_any_order_of_polls(
     at: int, more: int, first: int, second: int
 ) -> None:
-    """Our clock may be wrong by any amount; the forge's own order stands."""
+    """The order of the forge counts, because our clock may be wrong by any amount."""
     assert version(at, first) < version(at + more, second)
 
 

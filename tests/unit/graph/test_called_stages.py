@@ -179,7 +179,7 @@ def test_a_stage_name_in_data_resolves_as_in_a_graph(bench):
     bench.add("double", lambda n: n * 2, FALLIBLE, input=NUMBER, output=NUMBER)
     newest = bench.catalogue.by_name("double")
     bench.catalogue.add(newest[0])
-    other = next(one for one in newest if one.id != newest[0].id)
+    other = next(stage for stage in newest if stage.id != newest[0].id)
     deprecated = Lifecycle("Deprecated", newest[0].id)
     bench.catalogue.add(msgspec.structs.replace(other, lifecycle=deprecated))
     assert bench.run(stage("double"), 2).output == 4

@@ -158,8 +158,8 @@ def test_a_declared_cost_over_the_budget_is_refused_before_anything_runs():
 
 
 def test_checking_a_value_of_growing_depth_ends():
-    one = {"op": "Stage", "id": "identity"}
-    root = _sequence(*[{"op": "Fanout", "source": one, "targets": [one]}] * 600)
+    identity = {"op": "Stage", "id": "identity"}
+    root = _sequence(*[{"op": "Fanout", "source": identity, "targets": [identity]}] * 600)
     resolved = resolve(parse_graph(wrapped(root)), STAGES).graph.root
     assert check(resolved, STAGES).errors == ()
 

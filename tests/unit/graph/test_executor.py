@@ -150,8 +150,8 @@ def test_retry_waits_its_delay(bench):
     assert outcome.output == 7
     assert slept == [0.25, 0.25]
     assert outcome.trace.status == "Ok"
-    assert [one.failure for one in outcome.trace.stages] == ["not yet", "not yet", ""]
-    assert [one.step_index for one in outcome.trace.stages] == [0, 1, 2]
+    assert [entry.failure for entry in outcome.trace.stages] == ["not yet", "not yet", ""]
+    assert [entry.step_index for entry in outcome.trace.stages] == [0, 1, 2]
 
 
 def test_retry_ends_with_the_last_error(bench):
@@ -306,7 +306,7 @@ def test_the_error_of_a_run_carries_its_trace(bench):
         bench.run(sequence(stage("inc"), stage("boom"), stage("inc")), 1)
     trace = failed.value.trace
     assert trace is not None
-    assert [(one.path, one.failure) for one in trace.stages] == [
+    assert [(entry.path, entry.failure) for entry in trace.stages] == [
         ("$.root.stages[0]", ""),
         ("$.root.stages[1]", "boom 2"),
     ]

@@ -59,7 +59,7 @@ _PERCENT = Refined(NUMBER, Range(0.0, 100.0))
         (Refined(ANY, NonEmpty()), ["x", [0], {"a": 0}], ["", [], {}, 5, None]),
         (LiteralType({"a": 1}), [{"a": 1}], [{"a": 1.0}, {}]),
     ],
-    ids=lambda one: show(one) if not isinstance(one, list) else "",
+    ids=lambda value: show(value) if not isinstance(value, list) else "",
 )
 def test_values_fit_their_type_or_not(of, right, wrong):
     assert [value for value in right if find_type_error(value, of) is not None] == []

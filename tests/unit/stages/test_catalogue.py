@@ -203,7 +203,7 @@ def test_an_invalid_plan_is_refused_with_every_reason():
     with pytest.raises(Exception, match="components"):
         _answer("dev_po", {"components": []})
     twice = [{"name": "Core!"}, {"name": "core"}]
-    ids = [one["id"] for one in _answer("dev_po", {"components": twice})["tasks"]]
+    ids = [task["id"] for task in _answer("dev_po", {"components": twice})["tasks"]]
     assert ids == ["impl-core", "tests-core", "impl-core-2", "tests-core-2"]
 
 

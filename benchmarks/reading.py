@@ -107,10 +107,10 @@ def _forget_records(environment: dict[str, str]) -> None:
 
 
 def _timed(environment: dict[str, str], command: str) -> Callable[[], float]:
-    def once() -> float:
+    def timed_run() -> float:
         began = time.perf_counter()
         argv = (*our_program(), command, "--output", "json")
         subprocess.run(argv, env=environment, check=True, stdout=subprocess.DEVNULL)
         return time.perf_counter() - began
 
-    return once
+    return timed_run

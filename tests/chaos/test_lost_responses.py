@@ -130,7 +130,7 @@ class Bench:
         self.ledger.commit_tick(loaded, TickCommit(state=state, actions=(effect,)))
 
     def drain(self) -> None:
-        """Perform what is due until nothing is, letting pauses pass."""
+        """Perform all due effects, letting pauses pass."""
         for _ in range(10):
             due = self.journal.due()
             if not due:
@@ -191,7 +191,7 @@ def merge(bench: Bench) -> Merge:
 
 
 def revert(bench: Bench) -> MakeRevert:
-    """Takes out what `merge` put on main."""
+    """Reverts the change that `merge` put on main."""
     merged = bench.forge.pull(2)
     return MakeRevert(
         key="revert/demo-1/a/1",
@@ -315,7 +315,7 @@ def test_every_kind_of_effect_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
-def test_an_effect_whose_answer_was_lost_is_found_again_and_not_repeated(
+def test_an_effect_whose_response_was_lost_is_recognised_and_not_repeated(
     bench: Bench, kind: type[Any]
 ) -> None:
     before, effect, count = CASES[kind]
@@ -331,10 +331,10 @@ def test_an_effect_whose_answer_was_lost_is_found_again_and_not_repeated(
 
 
 @pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
-def test_an_effect_that_was_intended_by_a_dead_engine_is_found_or_done_but_not_repeated(
+def test_an_intended_effect_of_a_dead_engine_is_recognised_or_done_but_not_repeated(
     bench: Bench, kind: type[Any]
 ) -> None:
-    """The next engine knows nothing of the first one's try but the row in the journal."""
+    """The next engine knows only the row in the journal about the first attempt."""
     before, effect, count = CASES[kind]
     bench.do(*before(bench))
     bench.plan(effect(bench))
@@ -350,10 +350,10 @@ def test_an_effect_that_was_intended_by_a_dead_engine_is_found_or_done_but_not_r
 
 
 @pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
-def test_an_effect_that_a_restored_ledger_does_not_know_of_is_found_and_not_repeated(
+def test_an_effect_unknown_to_a_restored_ledger_is_recognised_and_not_repeated(
     bench: Bench, kind: type[Any]
 ) -> None:
-    """The forge went on after the backup: what is planned anew was done there long ago."""
+    """The forge continued after the backup: the newly planned effects exist there already."""
     before, effect, count = CASES[kind]
     bench.do(*before(bench))
     bench.plan(effect(bench))

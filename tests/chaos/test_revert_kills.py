@@ -20,7 +20,7 @@ AT_MOST_ONE_PART = "test $(ls parts 2>/dev/null | wc -l) -le 1"
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> World:
-    world = new_world(tmp_path_factory.mktemp("landed") / "template", verify=AT_MOST_ONE_PART)
+    world = new_world(tmp_path_factory.mktemp("revert") / "template", verify=AT_MOST_ONE_PART)
     world.work = {"a": {"parts/both": "both"}}
     world.program = (sys.executable, str(Path(blind_forge.__file__)))
     world.script(
@@ -41,7 +41,7 @@ def _from_the_merge_on(recorded: list[tuple[Point, str]]) -> list[tuple[Point, s
     return [(point, form) for point, form in between if point.name.startswith("effect.")]
 
 
-def test_a_kill_at_any_step_of_taking_a_change_out_again_does_nothing_twice(
+def test_a_kill_at_any_step_of_a_revert_repeats_nothing(
     template: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = template.copy_to(tmp_path / "recorded")

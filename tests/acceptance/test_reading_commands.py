@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.home import Home, does, task, writes
 
 
-def test_before_the_first_sprint_there_is_nothing_to_see_and_that_is_said(home: Home) -> None:
+def test_before_the_first_sprint_the_answers_are_empty_and_have_a_hint(home: Home) -> None:
     status = home.data("status")
     assert (status["project"], status["total_sprints"], status["last_sprint"]) == ("demo", 0, None)
     assert status["path"] == str(home.project())
@@ -17,7 +17,7 @@ def test_before_the_first_sprint_there_is_nothing_to_see_and_that_is_said(home: 
         assert "caloron sprint" in answer.error["hint"]
 
 
-def test_a_running_sprint_says_of_every_task_what_it_waits_for(home: Home) -> None:
+def test_a_running_sprint_names_the_reason_why_each_task_waits(home: Home) -> None:
     writing = home.gate("writing")
     home.script(writes("a", run=f"echo hello from a; {writing.line}"))
     running = home.start_sprint(task("a"), task("b", "a"), task("c"), options=("--parallel", "1"))
@@ -39,7 +39,7 @@ def test_a_running_sprint_says_of_every_task_what_it_waits_for(home: Home) -> No
     assert "caloron resume" in home.caloron("status", json=False).stdout
 
 
-def test_after_the_end_every_unfinished_task_has_its_reason_and_done_ones_have_none(
+def test_after_the_end_only_unfinished_tasks_have_a_reason(
     home: Home,
 ) -> None:
     home.script(does("implement", "bad", output="no disk", exit_code=9), writes("good"))

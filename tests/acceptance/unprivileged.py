@@ -19,12 +19,12 @@ _NEEDED = (
 )  # fmt: skip
 
 
-class OrdinaryHome(Home):
+class UnprivilegedHome(Home):
     """A home that belongs to a user id without an account, which runs `caloron` there."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        # Another program than ours, so that no process of root is forked for it.
+        # Another program than Caloron, so that no process of root is forked for it.
         self.program = (_PYTHON, *PROGRAM[1:])
         library = root / "library"
         skip = shutil.ignore_patterns("__pycache__")
@@ -57,5 +57,5 @@ def version_of_system_python() -> tuple[int, ...]:
     return tuple(map(int, result.stdout.split()))
 
 
-def can_be_ordinary() -> bool:
+def can_run_unprivileged() -> bool:
     return os.getuid() == 0 and version_of_system_python() == sys.version_info[:2]
