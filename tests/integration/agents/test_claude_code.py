@@ -498,7 +498,7 @@ def test_a_run_that_never_started_has_a_report(tmp_path: Path) -> None:
     assert (report.trouble, report.text, report.cost_usd) == ("crash", "", None)
 
 
-def test_the_interpreter_of_a_script_is_found(
+def test_the_interpreter_of_a_script_is_readable(
     agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     package = tmp_path / "node_modules" / "@anthropic-ai" / "claude-code"

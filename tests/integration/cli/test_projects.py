@@ -19,7 +19,7 @@ def two(run: Any) -> None:
 
 
 @pytest.mark.usefixtures("two")
-def test_the_list_marks_the_active_project_and_survives_a_broken_one(run, home: Path) -> None:
+def test_the_list_marks_the_active_project_and_includes_a_broken_project(run, home: Path) -> None:
     (home / "projects" / "shop" / "config.yml").write_text("parallel: many\n")
     _, answer = run("projects", "list")
     assert answer["data"]["active"] == "scratch"
