@@ -93,7 +93,7 @@ class Loop(Parts):
         pulls = [p for p in self.forge.pulls() if p.branch == self.task(name).change.branch]
         return sorted(pulls, key=lambda pull: pull.number)
 
-    # Going on
+    # Progress
 
     def tick(self) -> None:
         context = TickContext(ledger=self.ledger, clock=self.clock, limits=_NO_LIMITS)

@@ -69,7 +69,7 @@ PUSH = Push(key="push/x/new/h", task="a", branch="x", old="", new="h")
 MERGE = Merge(key="merge/9/h/m", task="a", pull=9, head="h", base="m", message="m")
 
 
-def test_rule_1_a_later_claim_fences_off_every_write_of_an_earlier_one(engine: Engine) -> None:
+def test_rule_1_a_later_claim_fences_off_every_write_of_an_earlier_claim(engine: Engine) -> None:
     old = engine.start_work()
     assert engine.queue.interrupt(old.item, old.token, "taken over")
     new = engine.queue.claim(("implement",), cap=9)

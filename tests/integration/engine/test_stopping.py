@@ -76,7 +76,7 @@ def test_a_failed_first_poll_is_the_reported_reason(
         assert not [thread for thread in threading.enumerate() if thread.name == "trash"]
 
 
-def test_a_part_that_cannot_be_closed_keeps_no_other_open_and_hides_no_reason(
+def test_a_part_that_fails_to_close_neither_keeps_others_open_nor_hides_the_reason(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken() -> None:
@@ -128,7 +128,7 @@ def test_an_effect_waits_if_the_forge_became_unreachable_during_the_tick(
     effects = engine.effects(forge, poller)
     engine.plan(CreateIssue(task="a", key="issue/a", title="t", body="b", labels=()))
     epoch = poller.epoch
-    # Another effect got no answer while the tick decided.
+    # Another effect loses its answer during the tick.
     poller.report_unreachable()
     effects.dispatch(epoch)
     # A poll alone does not help before a tick has decided on it.
@@ -172,7 +172,7 @@ def test_a_machine_that_slept_gets_one_lease_of_grace(
     assert [after(s) for s in (0, 5, 34)] == [False, False, False]
     assert after(40, clocks.sleep)
     assert [after(s) for s in (10, 15, 10)] == [True, True, False]
-    # A process, or a whole container, that was paused.
+    # Stands for a paused process or container.
     assert [after(s) for s in (36, 25, 10)] == [True, True, False]
     # Between two processes: the agents of the earlier one slept too.
     clocks.sleep(100)
@@ -204,7 +204,7 @@ def test_work_that_is_prepared_after_a_stop_is_released(
 
     def assign(*_: Any) -> Any:
         made.append("a workspace")
-        # Ctrl-C, while the workspace is made.
+        # Ctrl-C during the creation of the workspace.
         workers.stopping.set()
 
     monkeypatch.setattr(workers._preparer, "assign", assign)
@@ -231,7 +231,7 @@ def test_a_pause_after_losses_ends_with_a_stop(engine: Engine) -> None:
     assert workers.idle
 
 
-def test_an_agent_whose_lease_is_gone_is_stopped_by_one_thread(
+def test_an_agent_with_a_lost_lease_is_stopped_by_one_thread(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[Path] = []
@@ -276,7 +276,7 @@ def test_a_run_whose_lease_is_lost_at_its_end_is_still_paid(
 
     def slowly(*args: Any) -> Any:
         fact = ended(*args)
-        # While the commits were taken, the lease was taken back.
+        # The lease is lost while the commits are collected.
         engine.queue.interrupt(ITEM, claimed.token, "its lease was not renewed")
         return fact
 

@@ -317,7 +317,7 @@ def test_a_rule_that_keeps_failing_for_one_task_pauses_the_sprint(
     assert set(made.statuses().values()) == {"Done"}
 
 
-# A state that no rule makes, as a defect, an edit or an older version may leave it.
+# No rule makes such a state, but a defect, an edit or an older version may.
 
 _COMMIT = st.sampled_from(["", "c1", "c2", "c9"])
 _WORK = st.builds(

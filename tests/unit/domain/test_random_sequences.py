@@ -261,20 +261,20 @@ def _release_everything(world: SprintDriver, checker: InvariantChecker) -> None:
     """A task that waits for a person continues when the person acts: no status is final."""
     escalated = [t for t in world.state.tasks.values() if t.status is Status.ESCALATED]
     cancelled = [t for t in world.state.tasks.values() if t.status is Status.CANCELLED]
-    places = [
+    issues = [
         t.links.issue if t.escalation.issue is None else t.escalation.issue for t in escalated
     ]
-    if None in places:
-        return  # The forge took neither its issue nor the one that asks a person.
+    if None in issues:
+        return  # The forge refused both its issue and the escalation.
     if not escalated and not cancelled:
         assert all(t.status is Status.DONE for t in world.state.tasks.values())
         return
     for task in cancelled:
         assert task.links.issue is not None
         world.person.comment(task.links.issue, "caloron:retry")
-    for place in places:
-        assert place is not None
-        world.person.comment(place, "resolved")
+    for issue in issues:
+        assert issue is not None
+        world.person.comment(issue, "resolved")
     _behave(world, checker)
 
 

@@ -146,7 +146,7 @@ def test_silence_has_its_steps_each_after_as_long_again(in_review: Sprint) -> No
     assert in_review.tick(after_s=60) == []
     assert in_review.tick(after_s=3600) == ["restart:dev-1"]
     assert in_review.tick(after_s=3600) == ["escalate:dev-1"]
-    # News forgives.
+    # An event resets the interventions.
     in_review.tick(review(100, "approved"), merged(100))
     assert in_review.tasks["task-1"].intervention_count == 0
 

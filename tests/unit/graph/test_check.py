@@ -1,4 +1,4 @@
-"""The checker: the verdicts of the real program, and what strict finds beyond them."""
+"""The checker: the verdicts of the real program, and the further errors of strict."""
 
 from __future__ import annotations
 
