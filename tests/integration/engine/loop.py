@@ -122,7 +122,7 @@ class Loop(Parts):
             assert not self.signal.errors, self.signal.errors
             if not (news or acted) and self.state == before and not self._waiting_facts():
                 return
-        raise AssertionError("it never comes to rest")
+        raise AssertionError("the sprint never becomes idle")
 
     def _waiting_facts(self) -> bool:
         return bool(self.ledger.load(self.sprint).facts)

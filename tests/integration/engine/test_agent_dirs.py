@@ -351,8 +351,8 @@ def test_an_errand_is_handed_over_once_and_resolved_with_the_work(project: Proje
     assert "asked" not in text
     status, notes = _errand(project, "tidy")
     assert (status, json.loads(notes or "")["handed_to"]) == ("in_flight", ITEM)
-    assert "tidy" not in project.input("demo-1/a/2-implement"), "another item does not get it"
-    assert "tidy" in project.input(), "another attempt at the same item does"
+    assert "tidy" not in project.input("demo-1/a/2-implement"), "the errand is not for another item"
+    assert "tidy" in project.input(), "another attempt at the same item gets the errand"
     project.end(token)
     project.export()
     status, notes = _errand(project, "tidy")

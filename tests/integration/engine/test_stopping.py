@@ -60,7 +60,7 @@ def begun(home: Home) -> Iterator[engine_module.Engine]:
         yield session.engine(name, ScriptedListener(no_terminal))
 
 
-def away(*_: object) -> Any:
+def unreachable(*_: object) -> Any:
     raise ForgeUnavailable("the forge did not answer", hint="try again")
 
 
@@ -68,7 +68,7 @@ def test_a_failed_first_poll_is_the_reported_reason(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with begun(home) as engine:
-        monkeypatch.setattr(LocalForge, "poll", away)
+        monkeypatch.setattr(LocalForge, "poll", unreachable)
         with pytest.raises(ForgeUnavailable, match="did not answer"):
             engine.run()
         assert engine.wake._fd is None
@@ -85,7 +85,7 @@ def test_a_part_that_fails_to_close_neither_keeps_others_open_nor_hides_the_reas
     with begun(home) as engine, monkeypatch.context() as patched:
         patched.setattr(engine.poller, "stop", broken)
         patched.setattr(engine.workers, "stop", broken)
-        patched.setattr(LocalForge, "poll", away)
+        patched.setattr(LocalForge, "poll", unreachable)
         with pytest.raises(ForgeUnavailable):
             engine.run()
         assert engine.wake._fd is None
@@ -102,12 +102,12 @@ def test_a_session_whose_forge_cannot_be_opened_leaves_nothing_open(
 ) -> None:
     project = load_project("demo")
     with monkeypatch.context() as patched:
-        patched.setattr(session_module, "forge_of_session", away)
+        patched.setattr(session_module, "forge_of_session", unreachable)
         before = _open_files(project.ledger)
         with pytest.raises(ForgeUnavailable):
             Session(project)
         assert _open_files(project.ledger) == before
-    monkeypatch.setattr(LocalForge, "close", away)
+    monkeypatch.setattr(LocalForge, "close", unreachable)
     session = Session(project)
     with pytest.raises(ForgeUnavailable):
         session.close()
@@ -135,7 +135,7 @@ def test_an_effect_waits_if_the_forge_became_unreachable_during_the_tick(
     poller._made_good = poller._losses
     effects.dispatch(epoch)
     effects.close()
-    assert forge.asked == []
+    assert forge.calls == []
 
 
 # Time
@@ -353,7 +353,7 @@ def test_an_effect_that_meets_a_full_disk_ends_the_sprint_and_blames_no_task(
     effects.close()
     assert engine.signal.errors == [error], "no retry helps"
     assert engine.facts() == (), "the task has not failed"
-    assert engine.entry().intended, "it is done after a resume"
+    assert engine.entry().intended, "the effect is executed after a resume"
 
 
 @pytest.mark.parametrize("error", [GitError(("checkout",), 128, FULL), ForgeUnavailable(FULL)])
@@ -382,11 +382,11 @@ def test_a_failure_that_cannot_be_recorded_is_reported(
     def failed(*_: Any) -> Any:
         raise GitError(("checkout",), 128, "fatal: no")
 
-    def unable(*_: Any) -> Any:
+    def refuse_write(*_: Any) -> Any:
         raise unwritable
 
     monkeypatch.setattr(workers._preparer, "assign", failed)
-    monkeypatch.setattr(engine.queue, "settle", unable)
+    monkeypatch.setattr(engine.queue, "settle", refuse_write)
     engine.plan(StartWork(task="a", work=Work(item=ITEM, role="implement")))
     workers.dispatch(4)
     workers.wait()
@@ -400,10 +400,10 @@ def test_a_poll_that_cannot_be_recorded_ends_the_sprint(
     poller = Poller(engine.ledger, engine.sprint, forge, engine.signal, 0.01)
     unwritable = StoreError("ledger.sqlite: unable to open database file")
 
-    def unable(*_: Any) -> Any:
+    def refuse_write(*_: Any) -> Any:
         raise unwritable
 
-    monkeypatch.setattr(engine.ledger, "store_outage", unable)
+    monkeypatch.setattr(engine.ledger, "store_outage", refuse_write)
     poller.start()
     wait_for(lambda: bool(engine.signal.errors), "the error is reported")
     poller.stop()
@@ -437,7 +437,7 @@ def test_a_rewritten_trace_reads_no_other_trace(
     traces = RunTraces(tmp_path)
     trace = a_trace()
     traces.keep("tick-shop-1", tick_graph(), trace)
-    monkeypatch.setattr(Path, "glob", away)
+    monkeypatch.setattr(Path, "glob", unreachable)
     traces.keep("tick-shop-1", tick_graph(), trace)
 
 

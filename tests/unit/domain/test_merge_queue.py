@@ -504,7 +504,7 @@ def test_all_innocent_changes_are_merged_and_no_culprit_with_few_verifications(
         elif not made.facts:
             break
     else:
-        raise AssertionError("it never ends")
+        raise AssertionError("the sprint never ends")
     main = set(made.forge.trees[made.forge.branches["main"]])
     for name in names:
         innocent = name not in culprits and name not in withdrawn

@@ -237,10 +237,10 @@ def test_the_next_pull_request_of_a_task_gets_a_section_of_its_own() -> None:
 def test_a_pull_request_of_a_person_keeps_their_description() -> None:
     made = SprintDriver.start(planned("a"), max_fix_rounds=9)
     made.settle()
-    hers = made.person.open_pull(issue_of(made))
+    pull = made.person.open_pull(issue_of(made))
     made.settle()
     rejected(made, "a", times=2)
-    assert made.task("a").links.pull == hers.number
+    assert made.task("a").links.pull == pull.number
     assert described(made, "a") == []
 
 

@@ -179,12 +179,12 @@ def test_a_closed_pull_request_is_reworked_in_a_new_pull_request(reviewed: Sprin
 
 def test_deleting_the_branch_of_a_persons_pull_request_closes_it() -> None:
     made = SprintDriver.start(planned("a"))
-    hers = made.person.open_pull(issue_of(made))
+    pull = made.person.open_pull(issue_of(made))
     made.settle()
-    made.person.review(hers.number, "approved")
-    made.person.delete_branch(hers.branch)
+    made.person.review(pull.number, "approved")
+    made.person.delete_branch(pull.branch)
     made.finish("a")
-    assert made.forge.pull(hers.number).state == "closed"
+    assert made.forge.pull(pull.number).state == "closed"
     assert (made.role("a"), made.task("a").links.pull) == ("fix", None)
     assert made.task("a").reason == "the branch ada/own was deleted by a person"
     made.run()
@@ -413,8 +413,8 @@ def test_closing_the_pull_request_of_an_escalated_task_extends_its_reason() -> N
     made.person.close_pull(pull)
     made.settle()
     assert made.status("a") is Status.ESCALATED
-    wanted = f"{before}; then pull request #{pull} was closed by ada without merging"
-    assert made.task("a").reason == wanted
+    expected = f"{before}; then pull request #{pull} was closed by ada without merging"
+    assert made.task("a").reason == expected
 
 
 def test_an_untrusted_review_does_not_resolve_an_escalated_task() -> None:

@@ -246,9 +246,9 @@ def _behave(world: SprintDriver, checker: InvariantChecker) -> None:
         elif not world.facts and world.state.sprint.phase == "ended":
             break
         elif not world.facts and world.tick().state.sprint.phase != "ended":
-            raise AssertionError(f"nothing happens any more: {_told(world)}")
+            raise AssertionError(f"no further event is possible: {_statuses(world)}")
     else:
-        raise AssertionError(f"the sprint never ends: {_told(world)}")
+        raise AssertionError(f"the sprint never ends: {_statuses(world)}")
     stuck = is_stuck(world.state)
     assert all(
         t.status in SETTLED or (stuck and t.status is Status.IN_REVIEW)
@@ -278,5 +278,5 @@ def _release_everything(world: SprintDriver, checker: InvariantChecker) -> None:
     _behave(world, checker)
 
 
-def _told(world: SprintDriver) -> dict[str, str]:
+def _statuses(world: SprintDriver) -> dict[str, str]:
     return {i: f"{t.status}: {why(world.state, t)}" for i, t in world.state.tasks.items()}

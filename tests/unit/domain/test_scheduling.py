@@ -63,7 +63,7 @@ class Slots:
                 return
             while self.world.journal:
                 self.world.perform(0)
-        raise AssertionError("the effects never come to an end")
+        raise AssertionError("the effects never end")
 
 
 @settings(max_examples=25, deadline=None)

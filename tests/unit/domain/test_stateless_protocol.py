@@ -38,8 +38,8 @@ class Sprint:
 
     def tick(self, *events: ForgeEvent, after_s: float = 1.0) -> list[str]:
         self.now += after_s
-        self.tasks, deeds = evaluate_stateless(self.tasks, events, self.now, 3600.0)
-        return [action_summary(deed) for deed in deeds]
+        self.tasks, actions = evaluate_stateless(self.tasks, events, self.now, 3600.0)
+        return [action_summary(action) for action in actions]
 
     @property
     def statuses(self) -> list[str]:

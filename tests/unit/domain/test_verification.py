@@ -43,7 +43,7 @@ def test_no_task_starts_before_main_is_known_to_be_green(made: SprintDriver) -> 
 
 def test_a_red_main_is_verified_twice_and_then_stops_the_sprint(made: SprintDriver) -> None:
     _end(made, exit_code=1)
-    assert made.queue, "once more"
+    assert made.queue, "main is verified a second time"
     _end(made, exit_code=1, answer="1 failed")
     assert made.state.sprint.phase == "ended"
     assert made.state.sprint.planning.failure == "main is red before the sprint: 1 failed"

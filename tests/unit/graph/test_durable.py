@@ -111,13 +111,13 @@ def test_a_repeated_call_knows_that_it_was_interrupted():
 def test_a_failed_run_fails_the_same_way_until_failures_are_retried():
     bench, broken = _Durable(), [True]
 
-    def mend(value: Any) -> Any:
+    def repair(value: Any) -> Any:
         if broken:
             raise ValueError("broken")
         return value
 
     bench.add("before", lambda value: value, NETWORK)
-    bench.add("mend", mend, NETWORK)
+    bench.add("mend", repair, NETWORK)
     root = sequence(stage("before"), stage("mend"))
     for _ in range(2):
         with pytest.raises(StageFailed, match=r"\$\.root\.stages\[1\]: broken"):
@@ -235,12 +235,12 @@ def test_two_processes_cannot_run_the_same_run_at_once(tmp_path):
     journal, other_journal = SqliteJournal(tmp_path), SqliteJournal(tmp_path)
     bench = Bench()
 
-    def meddle(value: Any) -> Any:
+    def run_again(value: Any) -> Any:
         with pytest.raises(RunConflict, match="another process runs 'r' at this moment"):
             bench.run(stage("act"), 1, journal=other_journal, run_id="r")
         return value
 
-    bench.add("act", meddle, NETWORK)
+    bench.add("act", run_again, NETWORK)
     assert bench.run(stage("act"), 1, journal=journal, run_id="r").output == 1
     assert bench.run(stage("act"), 1, journal=other_journal, run_id="r").output == 1
 
