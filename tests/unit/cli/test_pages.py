@@ -27,7 +27,7 @@ def test_columns_are_aligned_even_with_letters_of_two_cells() -> None:
 
 
 @pytest.mark.parametrize("columns", [80, 200])
-def test_at_a_terminal_everything_fits_and_nothing_is_cut(
+def test_a_page_at_a_terminal_fits_without_cut_text(
     monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
     monkeypatch.setattr("caloron.cli.render.is_terminal", lambda: True)

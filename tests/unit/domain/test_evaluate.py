@@ -372,7 +372,7 @@ def merge_is_due(made: SprintDriver) -> Merge:
     raise AssertionError("no merge was planned")
 
 
-def test_a_merge_that_comes_too_late_is_verified_and_tried_again_up_to_a_limit() -> None:
+def test_a_late_merge_is_verified_and_retried_up_to_a_limit() -> None:
     made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
     made.end(made.item("a"))

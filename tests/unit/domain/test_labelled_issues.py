@@ -47,7 +47,7 @@ def test_a_labelled_issue_becomes_a_task_and_is_done_like_any_other(made: Sprint
     assert made.forge.issue(n).state == "closed"
 
 
-def test_an_issue_without_the_label_or_with_our_marker_joins_nothing(made: SprintDriver) -> None:
+def test_an_issue_without_the_label_or_with_our_marker_does_not_join(made: SprintDriver) -> None:
     made.person.open_issue("Just talk", "Hello")
     n = made.person.open_issue("Old task", f"x {marker('issue/shop-0/a')}", LABEL)
     made.facts[:] = [msgspec.structs.replace(made.forge.issue(n), author="caloron", version=10**6)]

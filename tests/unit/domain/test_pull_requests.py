@@ -309,7 +309,7 @@ def test_an_obsolete_effect_may_fail(reviewed: SprintDriver) -> None:
     assert reviewed.status("a") is Status.IN_REVIEW
 
 
-def test_a_verdict_that_comes_after_a_person_closed_the_pull_request_escalates_nothing() -> None:
+def test_a_verdict_after_a_person_closed_the_pull_request_escalates_nothing() -> None:
     made = in_review()
     made.end(made.item("a"))
     made.tick()
@@ -397,7 +397,7 @@ def test_a_push_to_a_taken_over_task_waits_for_the_hand_back(reviewed: SprintDri
     assert reviewed.status("a") is Status.DONE
 
 
-def test_a_request_for_changes_on_an_escalated_task_goes_to_its_agent() -> None:
+def test_a_request_for_changes_on_an_escalated_task_starts_a_fix() -> None:
     made = escalated()
     made.person.review(pull_of(made), "changes_requested", "make it blue")
     made.settle()

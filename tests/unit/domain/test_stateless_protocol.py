@@ -158,7 +158,7 @@ def test_an_issue_finds_its_task_by_its_marker(sprint: Sprint) -> None:
     assert sprint.tick(issue(12, "of-another-sprint")) == ["spawn:dev-1"]
 
 
-def test_nothing_is_not_a_number(sprint: Sprint) -> None:
+def test_an_event_without_a_number_matches_no_task(sprint: Sprint) -> None:
     sprint.tick(issue(10))
     none = ForgeEvent(type="pr_opened", pr_number=7)
     assert sprint.tick(none, ForgeEvent(type="pr_merged"), ForgeEvent(type="label_added")) == []
