@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-#: What one finished piece of work leaves in the diary.
+#: The events of a finished piece of work in the diary.
 _LIFE = (
     ("work_item_created", '{"kind": "implement", "status": "pending"}'),
     ("work_item_claimed", '{"status": "in_flight"}'),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -22,6 +21,7 @@ from caloron.forge.remote.forge import RemoteForge
 from caloron.http import Response
 from tests.support.fault_proxy import FaultProxy, Heard
 from tests.support.gitea import Repository, Server
+from tests.support.sockets import free_port
 
 _TOKEN, _SECRET = "BENCH_FORGE_TOKEN", "BENCH_WEBHOOK_SECRET"
 _CHAIN = 5
@@ -159,7 +159,7 @@ def _waits(server: Server, *, webhook: bool) -> list[float]:
     settings = {"poll_s": 60.0 if webhook else _POLL_S}
     with _project(repository, server.url, **settings) as bench_home:
         if webhook:
-            address = f"127.0.0.1:{_free_port()}"
+            address = f"127.0.0.1:{free_port()}"
             bench_home.environment[_SECRET] = secret = secrets.token_hex(16)
             bench_home.run("config", "set", "webhook", address)
             bench_home.run("config", "set", "webhook_secret_env", _SECRET)
@@ -217,10 +217,3 @@ def _project(repository: Repository, url: str, poll_s: float = _POLL_S) -> Itera
             yield bench_home
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

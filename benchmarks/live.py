@@ -92,7 +92,7 @@ class _Screen:
             try:
                 self.drawn += len(os.read(self._master, 1 << 16))
             except OSError:
-                # The last one who could write has gone.
+                # The last writer has gone.
                 return
 
     def close(self) -> None:

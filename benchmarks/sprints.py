@@ -141,7 +141,7 @@ def home(*, verify: str = "") -> Iterator[Home]:
         bench_home.run("init", "bench", "--framework", "stub")
         if verify:
             bench_home.run("config", "set", "verify", verify, "--project", "bench")
-        # The checkout that benchmarks are started in has no project: commands find this one here.
+        # The checkout with the benchmarks has no project: commands use this folder's project.
         with chdir(bench_home.project):
             yield bench_home
     finally:

@@ -35,7 +35,7 @@ def test_a_crashed_cycle_is_in_the_next_prompt_with_its_number_and_its_last_step
         lambda: home.caloron("agents", "show", "a").data["cycle"]["status"] == "open", "a wake"
     )
     running.kill()
-    # The shim first: one that sees its agent end writes down how it ended.
+    # The shim first: a shim records the end of its agent.
     for words in ("shim.py", ""):
         for pid in home.processes(words):
             with suppress(ProcessLookupError):
@@ -150,7 +150,7 @@ def test_the_cycles_of_a_sprint_are_shown_where_others_are(home: Home) -> None:
     status = home.caloron("cycle", "status", "a", "--project", "demo").data
     assert status["report"]["last_cycle"] == 1
     assert home.caloron("cycle", "status", "nobody", "--project", "demo").code == 3
-    # Cycles that `a` has of its own come first; the others are one word away.
+    # Cycles of the agent itself come first; `--project` shows those of the sprint.
     assert home.caloron("cycle", "begin", "a").code == 0
     own = home.caloron("cycle", "log", "a").data
     assert [entry["event"] for entry in own["entries"]] == ["begin"]

@@ -32,7 +32,7 @@ def test_100_megabytes_are_kept_short_and_invalid_utf8_still_has_a_last_line(hom
 def test_hooks_children_ignored_files_and_a_history_of_an_agent_reach_nothing(home: Home) -> None:
     """Only the tree that the agent left comes to main, and nothing of it runs or lives on."""
     trap = home.root / "trapped"
-    # What runs outside leaves a file there; what runs inside changes the commit.
+    # Code that runs outside leaves a file there; code that runs inside changes the commit.
     spring = f"touch {trap}; touch /workspace/trapped; git add -f /workspace/trapped"
     plant = (
         f"for h in pre-commit post-commit commit-msg post-checkout pre-push; do"

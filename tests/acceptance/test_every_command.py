@@ -20,7 +20,7 @@ from tests.support.home import Home, does, task, writes
 from tests.support.json_schema import problems
 
 MEGABYTE = "x" * (1 << 20)
-#: What a terminal must never be sent, and what argv can hold although it is no text.
+#: Characters that must never reach a terminal, and bytes of argv that are no text.
 VALUES = (
     "", " ", "\n", "ö€\U0001d54f\u202e", "\x1b[2J\x07", "\udcff\udc80", MEGABYTE, "é" * 5000,
     "-", "--", "-x", "--zork", "-1", "0", "1", "99999999999999999999", "1e999", "nan", "auto",
@@ -28,7 +28,7 @@ VALUES = (
     "outside.txt", "demo", "demo-1",
     "a", "po", "[]", "{}", "null", "a b", "%s%n{0}", "$(touch gone)", "a\0b", "*",
 )  # fmt: skip
-#: They start agents, a planner or a sandbox, or wait for one: a few values say enough.
+#: They start agents, a planner or a sandbox, or wait for them: a few values are enough.
 SLOW = {("sprint",), ("kickoff",), ("resume",), ("doctor",), ("state", "backup")}
 FEW = ("", "\x1b[2J", "\udcff", MEGABYTE, "--zork", "-1", "..", "./no/such/file", "nan", "a\0b")
 DOCUMENTED = set(EXIT_CODES) - {130}

@@ -136,7 +136,7 @@ def test_an_agent_whose_shim_or_sandbox_is_killed_is_interrupted_and_not_failed(
             shims = [json.loads(file.read_bytes())["pid"] for file in home.run_files("shim.json")]
             (pid,) = filter(process_lives, shims)
         else:
-            # The shim started the first process of the sandbox, and that one the first inside.
+            # The shim started bubblewrap, which started the first process inside.
             outer = min(home.processes("bwrap"))
             pid = outer if victim == "outside" else children(outer)[0]
         os.kill(pid, signal.SIGKILL)
@@ -261,7 +261,7 @@ def test_a_visit_of_cron_to_a_sprint_that_a_failed_rule_paused_ends(home: Home) 
         assert "internal error in rule bind" in answer.stdout, answer
         with home.ledger() as ledger:
             versions.add(ledger.execute("SELECT version FROM sprints").fetchone()[0])
-    # A tick that comes to the same writes nothing.
+    # A tick with the same decision writes nothing.
     assert len(versions) == 1
     home.program = upgraded
     assert home.caloron("resume").code == 0

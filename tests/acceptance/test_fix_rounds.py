@@ -40,7 +40,7 @@ def test_no_fix_round_takes_the_work_back_and_a_fix_anywhere_is_added_to_it(home
         *(does("fix", name, run=commits(name, branch)) for name, branch in ELSEWHERE.items()),
         does("fix", "again", attempt=1, output="overloaded", exit_code=1),
         does("fix", "again", match="exit code 1: overloaded", run="echo more >> again.txt"),
-        # A reviewer who approves whatever it is shown is no reason to lose the work.
+        # A reviewer that approves everything is no reason to lose the work.
         does("fix", "empties", run="git rm -q empties.txt; git commit -q -m 'take it back'"),
     )
     tasks = [task(name) for name in (*changes, "other")]

@@ -40,7 +40,7 @@ FINISHED = {
     "comments": [FEEDBACK, "completed: Completed via PR #{pull}"],
     "pull": {"state": "merged", "verdicts": ["APPROVED\n\nat gate judge-{task}"]},
 }
-#: Step, the statuses of the three tasks, and what stands on the forge for each of them.
+#: Step, the statuses of the three tasks, and the expected objects on the forge for each task.
 TABLE: list[tuple[str, str, tuple[dict[str, Any], ...]]] = [
     ("both are started", "GGP", (STARTED, STARTED, WAITING)),
     ("pull request of task-1", "VGP", (IN_REVIEW, STARTED, WAITING)),
@@ -50,7 +50,7 @@ TABLE: list[tuple[str, str, tuple[dict[str, Any], ...]]] = [
     ("pull request of task-3", "DDV", (FINISHED, FINISHED, IN_REVIEW)),
     ("task-3 is merged", "DDD", (FINISHED, FINISHED, FINISHED)),
 ]
-#: Every state that the three go through, one move at a time.
+#: Every state of the three tasks, move by move.
 MOVES = ["PPP", "RPP", "RRP", "GRP", "GGP", "VGP", "VVP", "DVP", "DDP", "DDR", "DDG", "DDV", "DDD"]
 
 

@@ -268,7 +268,7 @@ def test_rules_that_let_the_account_push_are_no_obstacle(
 ) -> None:
     repository.collaborator(bob)
     repository.protect("agent/**", **PUSHED, push_whitelist_usernames=["ada"])
-    # A pattern with one asterisk ends at the slash: it is for none of ours.
+    # A pattern with a single asterisk ends at the slash: it matches no branch of Caloron.
     repository.protect("caloron/*", enable_push=False)
     made = home.caloron(*arguments(repository))
     assert made.code == 0, made
@@ -336,7 +336,7 @@ def test_a_checkout_of_another_repository_is_refused(home: Home, repository: Rep
         answer = home.caloron(*arguments(repository, "--checkout", str(checkout)))
         assert (answer.code, why in answer.error["message"]) == (2, True), answer
         assert nothing_was_made(home)
-    # A copy that says nothing of its origin is known by its first commit.
+    # A copy without a remote is recognised by its first commit.
     clone = home.root / "clone"
     subprocess.run(["git", "clone", "-q", repository.clone_url, clone], check=True)
     subprocess.run(["git", "-C", clone, "remote", "remove", "origin"], check=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.support.gitea import Person, Repository, Server
 from tests.support.home import Home
+from tests.support.sockets import free_port
 from tests.support.wait import process_lives, wait_for
 
 SECRET = "what-only-the-forge-and-we-know"
@@ -41,12 +41,6 @@ def home(bare_home: Home, repository: Repository, ada: Person) -> Home:
     bare_home.environment |= {"ADA": ada.token, "HOOK": SECRET}
     forge_options = ("--host", ada.url, "--repo", repository.full_name, "--token-env", "ADA")
     return bare_home.init("demo", "--forge", "gitea", *forge_options)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def progress_of(repository: Repository, number: int = 1) -> list[str]:

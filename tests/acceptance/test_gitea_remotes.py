@@ -17,6 +17,7 @@ from caloron.forge.connect import connect
 from caloron.git.command import GitError
 from tests.acceptance.gitea_work import Work
 from tests.support.gitea import Server
+from tests.support.sockets import free_port
 
 _SSH = """\
 DISABLE_SSH = false
@@ -32,9 +33,7 @@ class SshServer(Server):
     """A Gitea that speaks ssh as well."""
 
     def __init__(self) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.ssh_port: int = probe.getsockname()[1]
+        self.ssh_port = free_port()
         super().__init__()
 
     def _write_settings(self) -> None:

@@ -31,7 +31,7 @@ class Left(NamedTuple):
     tasks: str
     #: Answers of agents in all, each paid once.
     runs: int
-    #: Set if the merges are not one for each task.
+    #: Set if there is not exactly one merge for each task.
     merges: tuple[str, ...] = ()
 
     @property

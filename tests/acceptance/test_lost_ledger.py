@@ -151,7 +151,7 @@ def test_every_command_that_reads_a_damaged_page_has_the_hint_to_restore(worked:
         for arguments in _READING:
             answer = worked.caloron(*arguments)
             assert "defect" not in answer.stdout + answer.stderr, (number, arguments, answer)
-            # A command that does not read this page, and one with nothing to do, answer as usual.
+            # Commands that do not read this page, or have nothing to do, answer as usual.
             hint = (answer.error or {}).get("hint", "") if answer.code else ""
             if "caloron state restore FILE --as demo --force" in hint:
                 assert "ledger.sqlite" in answer.error["message"]

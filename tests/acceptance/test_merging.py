@@ -57,7 +57,7 @@ def test_changes_that_are_ready_at_once_are_verified_together_and_the_culprit_go
     assert answer.code == 0, answer
     assert set(home.files()) == {"slow.txt", "parts/a", "parts/b", "parts/c", "parts/d2"}
     again = [run for run in home.verify_runs() if not run[1].startswith("2-")]
-    # a on the main that moved; then b, c and d as one (red, so twice), b, c; and d after its fix.
+    # a on the moved main; then b, c and d as a train (red, so twice), b, c; and d after its fix.
     assert [name for name, _ in again] == ["a", "b", "b", "b", "c", "d"]
     fixes = [move for move in home.events("task_moved") if "merged result failed" in move["reason"]]
     assert [(move["task"], move["reason"]) for move in fixes] == [

@@ -78,7 +78,7 @@ def test_from_an_empty_home_to_a_second_sprint_that_uses_a_lesson(shop: Reposito
         "Get the result: caloron take\n",
     ):
         assert words in screen, screen
-    # The user's branch is not moved, and nothing of theirs was touched.
+    # The user's branch and files are unchanged.
     assert shop.head == old
     assert (shop.path / "idea.txt").read_text() == "not committed\n"
 

@@ -61,7 +61,7 @@ def test_reading_commands_show_everything_and_change_nothing(older: Home) -> Non
         'Add a "cart" to the shop',
         "it ended with exit code 1",
     )
-    # The older program had copied 2/2 into the record of a sprint that did nothing.
+    # The older program had copied 2/2 into the record of a sprint without results.
     assert older.caloron("show", "shop-9").data["total_tasks"] == 0
     metrics = older.caloron("metrics").data
     assert (metrics["total_sprints"], metrics["adopted_sprints"]) == (9, 9)

@@ -14,9 +14,9 @@ from tests.support.documents import DOCS, ROOT, Block, blocks
 from tests.support.model_server import ModelServer, Rule, write
 from tests.support.newcomer import Newcomer, Typed
 
-#: What cannot be typed as it stands, and what is typed instead.
+#: Text that cannot be typed as written, and its replacement.
 _STAND_INS = {
-    # The clone is there, with what is not committed yet.
+    # The clone is there, with uncommitted files.
     "git clone <this repository> caloron && cd caloron": "cd caloron",
 }
 #: Blocks that another test covers, because they would run this test again.

@@ -49,7 +49,7 @@ def test_a_sprint_without_an_engine_is_shown_as_stopped_with_its_work_time(
     (row,) = report["tasks"]
     doing = {
         "interrupt": "an agent is writing the change",
-        # The agent ended by itself, and no engine was there for its work.
+        # The agent ended by itself while no engine was running.
         "kill": "the finished change is being checked and taken over",
     }
     assert row["why"] == f"stopped while {doing[how]}"

@@ -91,7 +91,7 @@ def test_after_three_fix_rounds_a_person_decides_and_a_release_restarts_the_roun
     assert home.git("show", f"{pull['head']}:a.txt") == b"a\nmore\nmore\nmore\n"
     assert len(home.reviews(pull["number"])) == 4
 
-    # After the release there is one more fix at once, and then a new review.
+    # After the release another fix runs at once, and then a new review.
     home.script(does("review", round=[5, 6], output="CHANGES_NEEDED: nearly"), fixes)
     release(home, "a")
     answer = home.caloron("resume")

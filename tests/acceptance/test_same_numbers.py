@@ -225,7 +225,7 @@ def test_an_earlier_sprint_and_its_planner_have_the_same_numbers_in_every_view(h
     assert home.sprint().code == 0
     (implemented,) = (home.project() / "runs" / "demo-1" / "a").glob("*-implement/*/prompt.txt")
     assert "- src/a.py" in implemented.read_text()
-    # The second sprint has its plan from a file, and shows what the first did not.
+    # The second sprint has its plan from a file, and shows data that the first sprint lacks.
     unclear = "done\n---\ncaloron_feedback:\n  task_clarity: 2\n  self_assessment: partial\n---"
     home.script(writes("b", output=unclear))
     assert home.sprint(task("b")).code == 0

@@ -60,7 +60,7 @@ def test_a_table_fits_the_terminal_and_loses_nothing(
     code, screen = Terminal(shop, *command.split(), columns=columns).end()
     assert code == 0, screen
     too_long = [line for line in screen.split("\n") if len(line) > columns]
-    # `logs` shows what an agent printed just as it was printed.
+    # `logs` shows the output of an agent unchanged.
     printed = shop.printed("") if command.startswith("logs") else ()
     assert [line for line in too_long if not _is_copied(line) and line not in printed] == []
     piped = shop.caloron(*command.split(), json=False).stdout

@@ -200,7 +200,7 @@ def test_a_password_is_on_no_command_line_and_in_no_environment_but_the_agents(
     answer = running.wait()
     assert answer.code == 0, answer
     assert lines == []
-    # The user's own command has it, and what runs inside the sandbox; no helper of ours.
+    # Only the user's own command and the processes inside the sandbox have it.
     assert not [line for line in environments if b"shim.py" in line or b"proxy.py" in line]
     assert _sources_of_password(shop, answer) == []
 
@@ -233,7 +233,7 @@ def test_the_key_of_the_model_is_stored_nowhere_even_if_the_agent_prints_it(
     assert _sources_of_key(home, answer, *_views(home)) == []
 
 
-#: Builds a commit with a signature, which git hands to a program, and another one to swap it for.
+#: Builds a signed commit, whose signature git passes to a program, and a commit to replace it.
 _SWAP = r"""
 git add -A; git commit -q -m clean
 sign='gpgsig -----BEGIN PGP SIGNATURE-----\n \n x\n -----END PGP SIGNATURE-----'

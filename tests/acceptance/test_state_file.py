@@ -92,7 +92,7 @@ def test_a_crash_around_the_write_of_any_file_is_repaired_by_the_next_run(
     home: Home, file: str, moment: str
 ) -> None:
     home.script(writes("a"))
-    # The second time, because the first versions are written before anybody worked.
+    # The second time, because the first versions are written before any agent worked.
     times = 2 if file == "agent_versions.json" else 1
     once = home.root / "killed"
     killed = home.caloron(

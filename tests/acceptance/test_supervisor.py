@@ -37,7 +37,7 @@ def test_a_stopped_agent_is_probed_restarted_escalated_and_released_by_a_comment
     assert len([c for c in comments if c.startswith("The agent is restarted")]) == 1
     (escalation,) = home.escalations()
     assert home.state_file()["interventions"] == {"a": {"count": 3}}
-    # The agent's home says what is left to do, and not that nothing is.
+    # The agent's home lists its remaining work.
     cycle = home.caloron("agents", "show", "a").data["cycle"]
     assert cycle["work_in_progress"] == "demo-1/a"
     assert cycle["next_target"] == "implement of a, again"

@@ -133,7 +133,7 @@ def test_an_agent_lives_on_between_ticks_and_two_ticks_exclude_each_other(home: 
     first = tick(home)
     assert (first.data["agents"], first.data["actions_taken"]) == (1, [])
     assert all(process_lives(pid) for pid in pids)
-    # While one is at work, another one leaves the project to it.
+    # While a tick is at work, another tick leaves the project to it.
     slow = home.start("tick", "--sprint", "demo-1")
     answers = [tick(home) for _ in range(3)]
     slow.wait()

@@ -12,7 +12,7 @@ import pytest
 from caloron.agents.supervise.supervise import run
 from caloron.agents.workspace.project_detection import lock_hash
 from caloron.ports import SandboxSpec
-from tests.integration.agents.setup_bench import SANDBOX, SetupBench, found
+from tests.integration.agents.setup_bench import SANDBOX, SetupBench, detect_commands
 from tests.integration.agents.test_proxy import corporate_proxy
 
 
@@ -39,7 +39,7 @@ def test_a_python_environment_works_in_the_second_workspace(bench: SetupBench) -
         "lib/backend.py": _WHEEL.format(name="greet"),
         "app.py": "import greet\n",
     }
-    commands = found(files)
+    commands = detect_commands(files)
     for name, ran in (("1", True), ("2", False)):
         workspace = bench.workspace(name, files)
         assert bench.install(workspace, commands, lock_hash(commands, files)) is ran
@@ -122,7 +122,7 @@ def test_a_project_is_verified_in_the_second_workspace_without_another_setup(
     bench: SetupBench, tool: str, greeting: str
 ) -> None:
     files = _PROJECTS[tool]
-    commands = found(files)
+    commands = detect_commands(files)
     for name, ran in (("1", True), ("2", False)):
         workspace = bench.workspace(name, files)
         assert bench.install(workspace, commands, lock_hash(commands, files)) is ran
@@ -169,7 +169,7 @@ def test_a_package_manager_reaches_its_registry_through_the_proxy(
         return run(SANDBOX.confine(("sh", "-c", line), spec), timeout_s=120).returncode
 
     program = shutil.which("python3" if tool == "pip" else tool)
-    # A program of the system has to run; one in the user's own folders may not be visible inside.
+    # A program of the system has to run; the user's own programs may not be visible inside.
     if not program or (
         not program.startswith("/usr/") and inside(_VERSIONS.get(tool, f"{tool} --version"))
     ):

@@ -24,7 +24,7 @@ class UnprivilegedHome(Home):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        # Another program than ours, so that no process of root is forked for it.
+        # Another program than Caloron, so that no process of root is forked for it.
         self.program = (_PYTHON, *PROGRAM[1:])
         library = root / "library"
         skip = shutil.ignore_patterns("__pycache__")

@@ -24,7 +24,7 @@ SEED = 20_260_101
 #: More than there are cores: a cell often waits for a lock, a poll or a lease.
 _AT_ONCE = 3 * (os.cpu_count() or 1)
 _RESUMES = 4
-#: Workspaces made in advance cost time and change nothing: every so many cells have them.
+#: Prepared workspaces cost time and change no result: only every n-th cell has them.
 _WITH_POOL = 4
 _ENGINE_AFTER_A_SHIM = (
     "interrupt.before_commit",
@@ -116,7 +116,7 @@ def _run(world: World, cell: Cell, expected: dict[str, Any]) -> None:
         code = world.run("sprint", "goal", "--yes", CALORON_CRASH_AT=cell.point.at(first))
         then = cell.second.at(again)
     else:
-        # A shim's death is the engine's to mend, so both kills belong to one run.
+        # The engine recovers from a dead shim, so both kills belong to the same run.
         both = f"{cell.point.at(first)};{cell.second.at(again)}"
         code = world.run("sprint", "goal", "--yes", CALORON_CRASH_AT=both)
         then = both

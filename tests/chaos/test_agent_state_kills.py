@@ -24,7 +24,7 @@ from caloron.cycles.storage import Log
 
 CALORON = (sys.executable, "-c", "from caloron.cli.start import run; run()")
 PATIENCE_S = 60
-#: Each command with what must have been done before it.
+#: Each command with the commands that must run before it.
 ERRANDS = {
     "enqueue": ((), "errands enqueue --kind x --id b --payload {}"),
     "claim": ((), "errands claim --id a --owner forge"),

@@ -14,7 +14,7 @@ from tests.acceptance.hostile import HABITS, LIMITS, assert_each_ended_as_it_mus
 from tests.support.home import Answer, Home, task, writes
 
 _HONEST_BETWEEN = 10
-#: Far beyond what it takes; a sprint that hangs needs it.
+#: Far beyond the usual duration; only a sprint that hangs takes so long.
 _PATIENCE_S = 900.0
 
 

@@ -27,7 +27,7 @@ MUTATIONS = {
     "mark_merged",
 }
 CHANGES, EXECUTOR = "engine/forge/operations.py", "engine/forge/executor.py"
-#: Acts of people, the first commit of an empty repository, the forge itself, what tests use.
+#: Acts of people, the first commit of an empty repository, the forge itself, code for tests.
 EXCEPTED = (
     "cli/commands/project/remote.py",
     "cli/commands/forge.py",

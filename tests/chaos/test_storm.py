@@ -30,7 +30,7 @@ from tests.chaos.world import (
 from tests.support.figures import record_figures
 
 TASKS = [f"t{n}" for n in range(12)]
-#: These change one file, so that all but the first of them are in conflict with main.
+#: These tasks change the same file, so that all but the first are in conflict with main.
 TOGETHER, REJECTED = TASKS[:3], TASKS[3:7]
 KINDS = ("engine", "shim", "sandbox", "git", "all")
 _WEIGHTS = (2, 3, 3, 4, 1)
@@ -99,7 +99,7 @@ class Storm:
         self.kills: Counter[str] = Counter()
         #: The escalations that a person resolved.
         self.escalated: set[tuple[str, int, str]] = set()
-        #: Sandboxes in which nothing ever ran.
+        #: The number of sandboxes in which no process ever ran.
         self.unborn = 0
 
     def run(self) -> None:
@@ -246,6 +246,6 @@ def test_a_storm_of_kills_loses_no_work_and_repeats_nothing(
             | {"escalated": len(escalated), "sandboxes that never began": unborn},
         )
         print(*sorted(escalated), sep="\n")
-    # An agent that is killed inside its sandbox has failed; a killed process of ours has not.
+    # An agent killed inside its sandbox counts as failed; a killed process of Caloron does not.
     others = [title for *_, title in escalated if "— the agent ended with exit code" not in title]
     assert others == []

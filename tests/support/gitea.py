@@ -13,7 +13,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -25,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
+from tests.support.sockets import free_port
 
 _BUILD = Path(__file__).parents[2] / "scripts" / "gitea.sh"
 #: Gitea refuses to run as root, so it runs as this unprivileged user.
@@ -406,7 +407,7 @@ class Server(Gitea):
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="caloron-gitea-"))
-        self.port = _free_port()
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         as_root = os.getuid() == 0
         self._who = (
@@ -446,13 +447,13 @@ class Server(Gitea):
             os.chown(self._settings, _ACCOUNT, _ACCOUNT)
 
     def _argv(self, *words: str) -> list[str]:
-        # Whatever ends this process ends the server as well.
+        # The end of this process ends the server as well, whatever its cause.
         return ["setpriv", "--pdeathsig", "KILL", *self._who, "--", str(program()), *words]
 
     @property
     def _environment(self) -> dict[str, str]:
-        # Gitea starts itself anew for each hook of each push: collecting garbage of so short a life
-        # behind was a quarter of all its work.
+        # Gitea starts a new process for each hook of each push: garbage collection in these short
+        # processes was a quarter of all its work.
         thrifty = {"GOGC": "off", "GOMEMLIMIT": "512MiB"}
         who = {"USER": "tests", "HOME": str(self.folder)}
         return {**who, **thrifty, "PATH": "/usr/local/bin:/usr/bin:/bin"}
@@ -528,10 +529,3 @@ def _session(leader: int) -> list[int]:
             if os.getsid(int(entry.name)) == leader:
                 pids.append(int(entry.name))
     return pids
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -43,7 +43,7 @@ class DescriptionMissing(Exception):
     """The description is not in the cache and cannot be fetched."""
 
 
-#: Other values for fields of an example; for a list, one item for each.
+#: Other values for fields of an example; for a list, an item for each.
 Change = dict[str, Any] | list[dict[str, Any]] | None
 #: Instead of a value: the field is left out, as the schema allows.
 LEFT_OUT = object()

@@ -22,7 +22,7 @@ from tests.support.projects import naming_project
 from tests.support.wait import paths, wait_for
 
 SOURCE = Path(__file__).parents[2] / "src"
-#: Far beyond what anything here takes: reaching it means that it never comes.
+#: Far beyond the duration of any step: a step that reaches it never ends.
 _PATIENCE_S = 90.0
 PROGRAM = (sys.executable, "-m", "caloron.cli")
 #: Variables that Python reads when it starts.

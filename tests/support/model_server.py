@@ -49,7 +49,7 @@ class Fault:
     kind: str = "api_error"
     message: str = "scripted fault"
     headers: dict[str, str] = field(default_factory=dict)
-    #: Close the connection in the middle of a stream, or say nothing at all, or stop half-way.
+    #: Close the connection in the middle of a stream, never answer, or stop half-way.
     drop: bool = False
     hang: bool = False
     stall: bool = False

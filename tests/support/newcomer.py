@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tests.support.documents import ROOT
 
-#: Far beyond what anything here takes: reaching it means that it never comes.
+#: Far beyond the duration of any step: a step that reaches it never ends.
 _PATIENCE_S = 300.0
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -35,7 +35,7 @@ class TotalTest(unittest.TestCase):
     def test_prices_are_added(self):
         self.assertEqual(total([1, 2]), 3)
 """
-#: An agent as people write one: it knows its role, and gets its prompt in a file.
+#: An agent as users write it: it knows its role, and gets its prompt in a file.
 _AGENT = """#!/bin/sh
 set -eu
 test "$1" = --prompt-file && test -s "$2" && test -n "$MY_AGENT_API_KEY"

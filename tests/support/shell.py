@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from tests.support.json_schema import problems
+from tests.support.sockets import free_port
 from tests.support.wait import wait_for
 
 TOKEN = "a-token-of-the-tests"
@@ -22,12 +22,6 @@ PUBLISHED: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "docs" / "schema" / "caloron.json").read_bytes()
 )
 _PATIENCE_S = 60
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class LiveShell:

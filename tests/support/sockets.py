@@ -1,4 +1,4 @@
-"""Servers of tests that speak no HTTP, on loopback."""
+"""Ports on loopback, and servers of tests that speak no HTTP."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @contextmanager

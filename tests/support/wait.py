@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
-#: Far beyond the duration of anything here: only what never happens takes so long.
+#: Far beyond the duration of any step: only an event that never happens takes so long.
 PATIENCE_S = 90.0
 
 

@@ -19,7 +19,8 @@ from tests.support.git import new_repository
 from tests.support.http_server import HttpServer, Reply
 from tests.support.json_schema import problems
 from tests.support.model_server import ModelServer, Rule, Turn, bash, write
-from tests.support.shell import PUBLISHED, free_port
+from tests.support.shell import PUBLISHED
+from tests.support.sockets import free_port
 
 
 @pytest.fixture
