@@ -311,7 +311,7 @@ def test_a_folder_that_an_agent_made_unreadable_is_its_work_too(bench: Bench) ->
     assert "a/b/c" in bench.mirror.files(bench.take())
 
 
-def test_commits_of_an_agent_name_only_the_user_and_the_agent(bench: Bench) -> None:
+def test_commits_of_an_agent_have_its_configured_identity(bench: Bench) -> None:
     bench.create()
     bench.agent(
         "git config user.name Linus; echo 1 > one; git add one; git commit -qm one;"
