@@ -230,11 +230,11 @@ def test_a_poll_that_fails_loses_nothing(broken: Broken) -> None:
     for path in ("/issues$", "/issues/comments$", "/refs"):
         broken.proxy.fault("GET", path, "answer", status=500, times=3)
         with pytest.raises(ForgeUnavailable):
-            watch.look()
-    snapshots = watch.look()
+            watch.poll_changes()
+    snapshots = watch.poll_changes()
     # Main too: after a failed poll everything is reported again.
     assert {name.split(":")[0] for name in snapshots} == {"issue", "comment", "branch"}
-    assert watch.look() == {}
+    assert watch.poll_changes() == {}
 
 
 def test_polling_continues_when_a_killed_server_is_back(own_gitea: Server, tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_polling_continues_when_a_killed_server_is_back(own_gitea: Server, tmp_p
         deadline = time.monotonic() + 60
         while True:
             try:
-                snapshots = watch.look()
+                snapshots = watch.poll_changes()
                 break
             except ForgeUnavailable:
                 assert time.monotonic() < deadline

@@ -45,12 +45,12 @@ def test_an_idle_poll_of_a_hundred_tasks_is_three_requests_at_most(
         world.forge.create_issue(f"task {n}", "", ("caloron:task",))
     for n in range(3):
         world.clone.open_pull(world.forge, f"feature-{n}")
-    assert len(watch.look()) == 103
+    assert len(watch.poll_changes()) == 103
     until_idle(watch, proxy)
     # It stays so: the cursor moved past everything that was reported.
     with proxy.counting() as heard:
         for _ in range(5):
-            assert watch.look() == {}
+            assert watch.poll_changes() == {}
     assert len(heard) <= 15, [str(h) for h in heard]
 
 
@@ -62,7 +62,7 @@ def test_a_change_among_a_hundred_tasks_costs_few_extra_requests(
     watch = Watch(world.forge)
     world.anna.comment(7, "resolved")
     with proxy.counting() as heard:
-        (snapshot,) = watch.look().values()
+        (snapshot,) = watch.poll_changes().values()
     assert isinstance(snapshot, CommentSnapshot)
     assert len(heard) <= 8, [str(h) for h in heard]
 
@@ -71,7 +71,7 @@ def until_idle(watch: Watch, proxy: FaultProxy) -> None:
     """Poll until changes of the last seconds are not read again, as the forge's clock requires."""
     for _ in range(200):
         with proxy.counting() as heard:
-            watch.look()
+            watch.poll_changes()
         if len(heard) <= 3:
             return
         time.sleep(0.1)
@@ -102,7 +102,7 @@ def test_a_poll_costs_two_requests_per_changed_pull_request_and_one_per_fifty_ot
             for n in range(events - len(changed)):
                 world.anna.comment(issues[n % len(issues)], f"remark {n}")
             with proxy.counting() as heard:
-                snapshots = watch.look()
+                snapshots = watch.poll_changes()
             assert len(snapshots) >= events
             pages = -(-events // 50)
             assert len(heard) <= 3 + 2 * len(changed) + pages, [str(h) for h in heard]

@@ -12,7 +12,7 @@ import pytest
 from caloron.agents.supervise.supervise import run
 from caloron.agents.workspace.project_detection import lock_hash
 from caloron.ports import SandboxSpec
-from tests.integration.agents.setup_bench import SANDBOX, SetupBench, found
+from tests.integration.agents.setup_bench import SANDBOX, SetupBench, detect_commands
 from tests.integration.agents.test_proxy import corporate_proxy
 
 
@@ -39,7 +39,7 @@ def test_a_python_environment_works_in_the_second_workspace(bench: SetupBench) -
         "lib/backend.py": _WHEEL.format(name="greet"),
         "app.py": "import greet\n",
     }
-    commands = found(files)
+    commands = detect_commands(files)
     for name, ran in (("1", True), ("2", False)):
         workspace = bench.workspace(name, files)
         assert bench.install(workspace, commands, lock_hash(commands, files)) is ran
@@ -122,7 +122,7 @@ def test_a_project_is_verified_in_the_second_workspace_without_another_setup(
     bench: SetupBench, tool: str, greeting: str
 ) -> None:
     files = _PROJECTS[tool]
-    commands = found(files)
+    commands = detect_commands(files)
     for name, ran in (("1", True), ("2", False)):
         workspace = bench.workspace(name, files)
         assert bench.install(workspace, commands, lock_hash(commands, files)) is ran

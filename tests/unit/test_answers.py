@@ -1,4 +1,4 @@
-"""The one line of an answer that people and later prompts are shown."""
+"""The line of an answer that people and later prompts see."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_closing_words_are_the_last_line_of_prose(answer: str, words: str) -> No
 
 
 @given(st.text(alphabet=st.sampled_from("ab :{}[]\"'`~-#\n>*"), max_size=200))
-def test_closing_words_of_anything_are_one_line_and_stay_as_they_are(answer: str) -> None:
+def test_closing_words_of_any_text_are_one_line_and_idempotent(answer: str) -> None:
     words = closing_words(answer)
     assert "\n" not in words
     assert closing_words(words) in (words, "")

@@ -50,11 +50,11 @@ def silent_handlers(source: str) -> Iterator[int]:
                 and set().union(*map(_kinds, call.args)) & _BROAD
                 for call in calls
             )
-            # The reason stands above the block or within it.
+            # The reason is above the block or in it.
             first, last = node.lineno - 1, node.body[0].lineno
         else:
             continue
-        # A comment, and not only one for the linter.
+        # A real comment is required, not only a linter directive.
         if silent and not any(
             "# " in line and not line.partition("# ")[2].startswith("noqa")
             for line in lines[first - 1 : last]

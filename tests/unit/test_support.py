@@ -14,7 +14,7 @@ from tests.support.wait import paths
 def test_a_listing_survives_a_folder_that_is_removed_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`Path.glob` raises `FileNotFoundError` there."""
+    """`Path.glob` raises `FileNotFoundError` for a removed folder."""
     for name in ("gone", "kept"):
         (tmp_path / name / "deep").mkdir(parents=True)
         (tmp_path / name / "deep" / "file").touch()

@@ -1,4 +1,4 @@
-"""A place with things worth stealing, and a sandbox beside them, as root and as a user."""
+"""A project with planted secrets and a sandbox in it, for root and for an ordinary user."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Answer(NamedTuple):
 
 
 class Cage:
-    """Everything that a project has, owned by the user who runs the sandbox."""
+    """The files of a project, owned by the user who runs the sandbox."""
 
     def __init__(self, root: Path, uid: int) -> None:
         self.root = root
@@ -97,10 +97,12 @@ class Cage:
         return self.run("PYTHON", script, **request)
 
     def outside(self, script: str) -> None:
-        """Do something as the user who runs the sandbox."""
-        who = {"GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@example.invalid"}
-        who |= {name.replace("AUTHOR", "COMMITTER"): value for name, value in who.items()}
-        environment = self._environment | who | {"GIT_CONFIG_NOSYSTEM": "1"}
+        """Run a script outside, as the user who runs the sandbox."""
+        variables = {"GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@example.invalid"}
+        variables |= {
+            name.replace("AUTHOR", "COMMITTER"): value for name, value in variables.items()
+        }
+        environment = self._environment | variables | {"GIT_CONFIG_NOSYSTEM": "1"}
         argv = ("sh", "-c", script)
         subprocess.run(argv, env=environment, cwd=self.root, check=True, **self._identity())
 
@@ -113,7 +115,7 @@ class Cage:
         return (self._python, str(self.root / "driver.py"))
 
     def become_ordinary(self) -> None:
-        """Give everything to the ordinary user, with a program that such a user can run."""
+        """Give all files to the ordinary user, with a copy of Caloron that this user can run."""
         source = self.root / "source"
         skip = shutil.ignore_patterns("__pycache__")
         shutil.copytree(Path(caloron.__file__).parent, source / "caloron", ignore=skip)
@@ -132,17 +134,17 @@ def can_be_ordinary() -> bool:
         return True
     if not _SYSTEM_PYTHON.exists():
         return False
-    asked = (_SYSTEM_PYTHON, "-c", "import sys; print(*sys.version_info[:2])")
-    version = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()
+    argv = (_SYSTEM_PYTHON, "-c", "import sys; print(*sys.version_info[:2])")
+    version = subprocess.run(argv, capture_output=True, text=True, check=False).stdout.split()
     return version == [str(part) for part in sys.version_info[:2]]
 
 
 @contextmanager
-def new_cage(who: str) -> Iterator[Cage]:
-    # Not in pytest's own folder, which no other user can enter.
+def new_cage(user: str) -> Iterator[Cage]:
+    # Other users cannot enter the folder of pytest.
     root = Path(tempfile.mkdtemp(prefix="caloron-cage-"))
     root.chmod(0o755)
-    ordinary = who == "user" and os.getuid() == 0
+    ordinary = user == "user" and os.getuid() == 0
     cage = Cage(root, ORDINARY if ordinary else os.getuid())
     if ordinary:
         cage.become_ordinary()

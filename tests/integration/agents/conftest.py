@@ -18,7 +18,7 @@ from tests.support.wait import wait_for
 
 
 class Attempt:
-    """One attempt at one item of a ledger of its own."""
+    """One attempt at the only item of a ledger."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -33,13 +33,13 @@ class Attempt:
 
     def claim(self, lease_ms: int) -> Claim:
         with self.ledger.transaction("test") as connection:
-            taken = claim(connection, ["implement"], holder="test", lease_ms=lease_ms, cap=9)
-        assert taken is not None
-        return taken
+            claimed = claim(connection, ["implement"], holder="test", lease_ms=lease_ms, cap=9)
+        assert claimed is not None
+        return claimed
 
     def fence(self) -> None:
         with self.ledger.transaction("test") as connection:
-            reopen(connection, "task-1", "somebody else takes it")
+            reopen(connection, "task-1", "another holder takes it")
 
     def spec(self, argv: tuple[str, ...], **changes: Any) -> dict[str, Any]:
         return {
@@ -65,7 +65,7 @@ class Attempt:
     def start_sleeping(self, **changes: Any) -> int:
         """Start an agent that sleeps, and return its process id once it does."""
         self.start_shell("echo ready; exec sleep 1000", **changes)
-        self.said("ready")
+        self.wait_for_output("ready")
         return self.agent()
 
     def end(self) -> int:
@@ -108,9 +108,9 @@ class Attempt:
         log = self.run_dir / "output.log"
         return log.read_text(errors="replace") if log.exists() else ""
 
-    def said(self, text: str) -> str:
-        """Wait until the agent has printed a text; all its output so far."""
-        wait_for(lambda: text in self.output(), f"the agent says {text!r}")
+    def wait_for_output(self, text: str) -> str:
+        """Wait until the agent has printed a text, and return its whole output."""
+        wait_for(lambda: text in self.output(), f"the agent prints {text!r}")
         return self.output()
 
     def renewals(self, count: int) -> None:

@@ -1,7 +1,7 @@
-"""Runs one command in a real sandbox, as whoever runs this file: `escapes.py < REQUEST`.
+"""Runs one command in a real sandbox as the current user: `escapes.py < REQUEST`.
 
-A test that runs as root starts it as an ordinary user too, so that both kinds of sandbox are
-tried with the same claims. Request and answer are JSON.
+A test that runs as root also starts this file as an ordinary user, so the same tests cover both
+kinds of sandbox. Request and answer are JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from caloron.ports import Caps, SandboxSpec
 
 
 def perform(request: dict[str, Any]) -> dict[str, Any]:
-    """Confine the command of a request, run it, and tell how that went."""
+    """Confine and run the command of a request, and return its exit code and output."""
     mirror = request.get("mirror")
     sandbox = Bubblewrap(mirror=Path(mirror) if mirror else None)
     workspace = Path(request["workspace"])

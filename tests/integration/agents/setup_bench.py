@@ -1,4 +1,4 @@
-"""Workspaces of one project and its seeds, for tests that set projects up for real."""
+"""Workspaces and seeds of one project, for tests that run a real setup."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ class SetupBench:
         self.seeds = self.new_seeds()
 
     def new_seeds(self, timeout_s: float = 300, **spec: Any) -> SetupCache:
-        made = SandboxSpec(workspace=self.folder, **spec)
-        return SetupCache(self.folder / "seeds", self.sandbox, spec=made, timeout_s=timeout_s)
+        spec_of_project = SandboxSpec(workspace=self.folder, **spec)
+        return SetupCache(
+            self.folder / "seeds", self.sandbox, spec=spec_of_project, timeout_s=timeout_s
+        )
 
     def workspace(self, name: str, files: dict[str, str]) -> Path:
         workspace = self.folder / name / "workspace"
@@ -52,7 +54,7 @@ class SetupBench:
         return bool(seeds.install(workspace, commands, lock_hash=lock, log=log, **more))
 
     def inside(self, workspace: Path, commands: ProjectCommands, line: str) -> str:
-        """What a line prints in a workspace, as verify and agents would see it."""
+        """Run a line in a workspace as verify and agents do, and return its output."""
         inside_path = self.sandbox.inside(workspace)
         self.sandbox.give_ownership(workspace)
         spec = SandboxSpec(workspace=workspace, env=environment(commands, inside_path))
@@ -61,13 +63,13 @@ class SetupBench:
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout.decode().strip()
 
-    def left(self) -> list[str]:
-        """What the folder of seeds holds beside whole seeds."""
+    def leftovers(self) -> list[str]:
+        """Return the files beside the complete seeds."""
         return sorted(p.name for p in (self.folder / "seeds").iterdir() if p.name.startswith("."))
 
-    def whole(self) -> int:
+    def complete_seeds(self) -> int:
         return sum(1 for path in (self.folder / "seeds").glob("*/seed.json") if path.is_file())
 
 
-def found(files: dict[str, str]) -> ProjectCommands:
+def detect_commands(files: dict[str, str]) -> ProjectCommands:
     return detect(files, files.__getitem__)

@@ -1,4 +1,4 @@
-"""The real Claude Code, started as its runner says, against a scripted model."""
+"""The real Claude Code, started with its runner's command, against a scripted model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.model_server import (
 from tests.support.wait import wait_for
 
 _KEY = "sk-ant-planted-key-4711"
-#: Far beyond what anything here takes.
+#: Far longer than any test here takes.
 _PATIENCE_S = 60
 
 
@@ -78,7 +78,7 @@ class Agent:
         return self.runner.read_report(request.run_dir)
 
     def start(self, request: AgentRequest, **environment: str) -> subprocess.Popen[bytes]:
-        """Start it the way the shim does: clean environment, prompt by a file, output to one."""
+        """Start the CLI as the shim does: clean environment, prompt and output in files."""
         command = self.runner.command(request)
         (request.run_dir / "stdin").write_text(command.stdin)
         with (
@@ -112,7 +112,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def test_a_plan_is_answered_with_what_it_used_and_cost(agent: Agent, model: ModelServer) -> None:
+def test_a_plan_is_reported_with_its_usage_and_cost(agent: Agent, model: ModelServer) -> None:
     plan = '[{"id": "a", "title": "A", "agent_prompt": "write ä"}]'
     model.rules.append(Rule(("make a plan",), [[plan]]))
     report = agent.ask("make a plan")
@@ -124,7 +124,7 @@ def test_a_plan_is_answered_with_what_it_used_and_cost(agent: Agent, model: Mode
     assert report.session
 
 
-def test_it_works_with_its_own_tools_and_they_are_counted(agent: Agent, model: ModelServer) -> None:
+def test_tool_calls_are_counted(agent: Agent, model: ModelServer) -> None:
     file = agent.workspace / "a.txt"
     steps = [[write(str(file), "hello\n")], [bash("cat a.txt"), bash("echo more >> a.txt")]]
     model.rules.append(Rule(("do it",), [*steps, ["It is done."]]))
@@ -136,13 +136,15 @@ def test_it_works_with_its_own_tools_and_they_are_counted(agent: Agent, model: M
     assert list(agent.workspace.iterdir()) == [file]
 
 
-def test_a_prompt_that_fits_no_command_line_comes_whole(agent: Agent, model: ModelServer) -> None:
+def test_a_prompt_longer_than_a_command_line_arrives_complete(
+    agent: Agent, model: ModelServer
+) -> None:
     report = agent.ask("x" * 1_000_000 + " is the end")
     assert report.text == "Done."
     assert model.requests[0].prompt.count("x") >= 1_000_000
 
 
-def test_a_kept_conversation_goes_on_in_another_home(agent: Agent, model: ModelServer) -> None:
+def test_a_saved_conversation_continues_in_another_home(agent: Agent, model: ModelServer) -> None:
     sessions = agent.root / "sessions"
     model.rules.append(Rule(("first",), [["My first answer."]]))
     begun = agent.ask("first")
@@ -155,13 +157,13 @@ def test_a_kept_conversation_goes_on_in_another_home(agent: Agent, model: ModelS
     assert model.requests[-1].prompt == "second"
 
 
-def test_a_conversation_that_was_killed_goes_on(agent: Agent, model: ModelServer) -> None:
+def test_a_killed_conversation_continues(agent: Agent, model: ModelServer) -> None:
     sessions = agent.root / "sessions"
     model.rules.append(Rule(("first",), [["I begin.", bash("echo begun; sleep 600")]]))
     model.rules.append(Rule(("go on",), [["I went on."]]))
     request = agent.request("first")
     process = agent.start(request)
-    # The CLI writes its conversation down a moment after it has told it.
+    # The CLI writes its conversation a moment after it printed the message.
     wait_for(lambda: b"echo begun" in conversation(request.home), "the tool is called")
     kill(process)
     cut = agent.runner.read_report(request.run_dir)
@@ -178,14 +180,14 @@ def conversation(home: Path) -> bytes:
     return b"".join(file.read_bytes() for file in home.glob(".claude/projects/*/*.jsonl"))
 
 
-def test_a_conversation_that_was_not_kept_is_begun_anew(agent: Agent) -> None:
+def test_a_conversation_that_was_not_saved_starts_again(agent: Agent) -> None:
     lost = "0f8fad5b-d9cb-469f-a165-70867728950e"
     report = agent.ask("hello", session=lost, sessions=agent.root / "sessions")
     assert report.text == "Done."
     assert report.session not in ("", lost)
 
 
-def test_a_key_that_is_refused_is_named_as_such(agent: Agent, model: ModelServer) -> None:
+def test_a_refused_key_is_reported_as_such(agent: Agent, model: ModelServer) -> None:
     model.rules.append(Rule((), [["never"]], faults=[unauthorized()] * 9))
     report = agent.ask("hello")
     assert report.trouble == "auth"
@@ -193,9 +195,7 @@ def test_a_key_that_is_refused_is_named_as_such(agent: Agent, model: ModelServer
     assert report.cost_usd == 0
 
 
-def test_a_rate_limit_is_over_after_what_the_provider_said(
-    agent: Agent, model: ModelServer
-) -> None:
+def test_a_rate_limit_ends_at_the_time_of_the_provider(agent: Agent, model: ModelServer) -> None:
     model.rules.append(Rule((), [["never"]], faults=[too_many(3)] * 9))
     before = time.time()
     report = agent.ask("hello")
@@ -204,7 +204,7 @@ def test_a_rate_limit_is_over_after_what_the_provider_said(
     assert before + 3 <= report.reset_at <= time.time() + 3
 
 
-def test_a_rate_limit_that_the_cli_does_not_wait_for_ends_when_nobody_knows(
+def test_a_rate_limit_without_a_wait_of_the_cli_has_no_end_time(
     agent: Agent, model: ModelServer
 ) -> None:
     model.rules.append(Rule((), [["never"]], faults=[too_many(3600)] * 9))
@@ -212,7 +212,7 @@ def test_a_rate_limit_that_the_cli_does_not_wait_for_ends_when_nobody_knows(
     assert (report.trouble, report.reset_at, len(model.requests)) == ("rate_limit", None, 1)
 
 
-def test_the_quota_of_a_subscription_tells_when_it_begins_anew(
+def test_the_quota_of_a_subscription_reports_its_reset_time(
     agent: Agent, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ANTHROPIC_API_KEY")
@@ -254,7 +254,7 @@ def test_each_failure_of_the_provider_has_its_class(
     assert (report.trouble, report.detail != "") == (trouble, True)
 
 
-def test_one_dropped_stream_does_no_harm(agent: Agent, model: ModelServer) -> None:
+def test_one_dropped_stream_does_not_fail_the_attempt(agent: Agent, model: ModelServer) -> None:
     model.rules.append(Rule((), [["Here it is."]], faults=[DROPPED]))
     report = agent.ask("hello")
     assert (report.text, report.trouble) == ("Here it is.", "")
@@ -262,10 +262,10 @@ def test_one_dropped_stream_does_no_harm(agent: Agent, model: ModelServer) -> No
 
 
 @pytest.mark.parametrize("fault", [HANGS, STALLS], ids=["silent", "half-way"])
-def test_a_model_that_hangs_is_ended_from_outside_with_a_sensible_report(
+def test_an_agent_whose_model_hangs_is_ended_with_a_complete_report(
     agent: Agent, model: ModelServer, fault: Fault
 ) -> None:
-    model.rules.append(Rule(("hello",), [["I look.", bash("true")]]))
+    model.rules.append(Rule(("hello",), [["I check.", bash("true")]]))
     model.rules.insert(0, Rule(("hello",), [["never"]], [fault], anywhere=('"command": "true"',)))
     request = agent.request("hello")
     process = agent.start(request)
@@ -273,11 +273,11 @@ def test_a_model_that_hangs_is_ended_from_outside_with_a_sensible_report(
     process.terminate()
     process.wait(_PATIENCE_S)
     report = agent.runner.read_report(request.run_dir)
-    assert (report.trouble, report.text, report.tools) == ("crash", "I look.", {"Bash": 1})
+    assert (report.trouble, report.text, report.tools) == ("crash", "I check.", {"Bash": 1})
     assert report.session
 
 
-def test_model_and_budget_are_what_was_asked_for(agent: Agent, model: ModelServer) -> None:
+def test_the_cli_uses_the_requested_model_and_budget(agent: Agent, model: ModelServer) -> None:
     model.rules.append(Rule((), [[bash("true")]]))
     report = agent.ask("hello", model="claude-sonnet-4-5", budget_usd=0.001)
     assert {asked.model for asked in model.requests} == {"claude-sonnet-4-5"}
@@ -285,7 +285,7 @@ def test_model_and_budget_are_what_was_asked_for(agent: Agent, model: ModelServe
     assert (report.cost_usd or 0) >= 0.001
 
 
-def test_what_the_project_says_is_kept_and_what_it_would_run_does_not_run(
+def test_instructions_of_the_project_are_read_and_its_hooks_do_not_run(
     agent: Agent, model: ModelServer
 ) -> None:
     workspace, ran = agent.workspace, agent.root / "RAN"
@@ -304,14 +304,14 @@ def test_what_the_project_says_is_kept_and_what_it_would_run_does_not_run(
     (workspace / ".mcp.json").write_text(json.dumps({"mcpServers": {"planted": server}}))
     (workspace / "CLAUDE.md").write_text("PROJECT-SAYS: use tabs\n@more.md\n")
     (workspace / "more.md").write_text("PROJECT-SAYS-MORE\n")
-    (workspace / "AGENTS.md").write_text("AGENTS-ARE-TOLD\n")
+    (workspace / "AGENTS.md").write_text("AGENTS-READ-THIS\n")
     subprocess.run(("git", "init", "-q", str(workspace)), check=True)
     model.rules.append(Rule(("hello",), [[bash("true")], ["Done."]]))
     report = agent.ask("hello", instructions="CALORON-SAYS: commit nothing")
     assert (report.text, report.trouble) == ("Done.", "")
-    told = model.requests[0].text
-    for words in ("PROJECT-SAYS:", "PROJECT-SAYS-MORE", "AGENTS-ARE-TOLD", "CALORON-SAYS:"):
-        assert words in told
+    prompt_sent = model.requests[0].text
+    for words in ("PROJECT-SAYS:", "PROJECT-SAYS-MORE", "AGENTS-READ-THIS", "CALORON-SAYS:"):
+        assert words in prompt_sent
     assert not ran.exists()
 
 
@@ -325,7 +325,7 @@ def test_the_key_is_on_no_command_line_and_in_no_file(agent: Agent, model: Model
     assert written == []
 
 
-def test_a_login_gives_its_access_token_and_keeps_what_renews_it(
+def test_a_login_provides_only_its_access_token(
     agent: Agent, model: ModelServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("ANTHROPIC_API_KEY")
@@ -348,7 +348,7 @@ def log_in(home: Path, until: float) -> None:
     (home / ".claude" / ".credentials.json").write_text(json.dumps({"claudeAiOauth": login}))
 
 
-def test_without_key_or_login_nothing_is_started(
+def test_without_a_key_or_a_login_no_agent_starts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     runner = ClaudeCode()
@@ -365,7 +365,7 @@ def test_without_key_or_login_nothing_is_started(
         runner.check()
 
 
-def test_a_missing_cli_is_refused_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_cli_is_refused_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CALORON_CLAUDE", "/nowhere/claude")
     with pytest.raises(PreconditionFailed, match="/nowhere/claude is not there") as refused:
         ClaudeCode().check()
@@ -387,21 +387,21 @@ def test_a_missing_cli_is_refused_with_how_to_install_it(monkeypatch: pytest.Mon
         ("http://localhost:4000/", "127.0.0.1:4000"),
     ],
 )
-def test_the_host_of_the_model_is_the_one_of_its_address(
+def test_the_host_of_the_model_follows_from_its_address(
     agent: Agent, monkeypatch: pytest.MonkeyPatch, address: str, host: str
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_BASE_URL", address)
     assert agent.runner.command(agent.request("hello")).hosts == (host,)
 
 
-def test_an_address_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for address in ("gateway", "http://host:port", "ftp://host"):
         monkeypatch.setenv("ANTHROPIC_BASE_URL", address)
         with pytest.raises(UsageError, match="ANTHROPIC_BASE_URL"):
             ClaudeCode().check()
 
 
-def test_without_an_address_of_its_own_it_asks_through_the_proxy_and_nowhere_else(
+def test_without_an_own_address_all_requests_use_the_proxy(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ANTHROPIC_BASE_URL")
@@ -409,7 +409,7 @@ def test_without_an_address_of_its_own_it_asks_through_the_proxy_and_nowhere_els
     with HttpServer(lambda _: Reply(status=502)) as proxy:
         request = agent.request("hello")
         process = agent.start(request, HTTPS_PROXY=proxy.url, HTTP_PROXY=proxy.url)
-        # It asks for its settings again and again before it asks its model; this is enough.
+        # The CLI requests its settings repeatedly before it calls the model; a few suffice.
         wait_for(lambda: len(proxy.requests) >= 4, "the proxy is asked")
         kill(process)
     asked = {(request.method, request.path) for request in proxy.requests}
@@ -417,7 +417,7 @@ def test_without_an_address_of_its_own_it_asks_through_the_proxy_and_nowhere_els
     assert agent.runner.read_report(request.run_dir).trouble == "crash"
 
 
-def test_the_installation_is_readable_wherever_links_lead(
+def test_the_installation_is_readable_through_links(
     agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "bin").mkdir()
@@ -427,8 +427,8 @@ def test_the_installation_is_readable_wherever_links_lead(
     command = agent.runner.command(agent.request("hello"))
     program = Path(command.argv[0])
     assert program == claude().resolve()
-    assert any(program.is_relative_to(place) for place in command.read_only)
-    assert {place.parent.name for place in command.read_only} == {"@anthropic-ai"}
+    assert any(program.is_relative_to(read_only) for read_only in command.read_only)
+    assert {read_only.parent.name for read_only in command.read_only} == {"@anthropic-ai"}
     native = tmp_path / "share" / "versions" / "2.1.197"
     native.parent.mkdir(parents=True)
     native.write_bytes(b"\x7fELF")
@@ -438,45 +438,45 @@ def test_the_installation_is_readable_wherever_links_lead(
     assert (command.argv[0], command.read_only) == (str(native), (native,))
 
 
-def test_an_agent_cannot_have_other_files_kept_as_its_conversation(tmp_path: Path) -> None:
+def test_an_agent_cannot_save_other_files_as_its_conversation(tmp_path: Path) -> None:
     runner, session = ClaudeCode(), "0f8fad5b-d9cb-469f-a165-70867728950e"
     sessions, outside = tmp_path / "sessions", tmp_path / "outside"
     outside.mkdir()
     (outside / f"{session}.jsonl").write_text("the user's own\n")
     for trick in ("file", "folder", "projects", "pipe", "home"):
         home = tmp_path / trick
-        place = home / ".claude" / "projects" / "-workspace"
+        folder = home / ".claude" / "projects" / "-workspace"
         if trick == "file":
-            place.mkdir(parents=True)
-            (place / f"{session}.jsonl").symlink_to(outside / f"{session}.jsonl")
+            folder.mkdir(parents=True)
+            (folder / f"{session}.jsonl").symlink_to(outside / f"{session}.jsonl")
         elif trick == "pipe":
-            place.mkdir(parents=True)
-            os.mkfifo(place / f"{session}.jsonl")
+            folder.mkdir(parents=True)
+            os.mkfifo(folder / f"{session}.jsonl")
         elif trick == "folder":
-            place.parent.mkdir(parents=True)
-            place.symlink_to(outside)
+            folder.parent.mkdir(parents=True)
+            folder.symlink_to(outside)
         elif trick == "projects":
-            place.parent.parent.mkdir(parents=True)
+            folder.parent.parent.mkdir(parents=True)
             (outside / "-workspace").symlink_to(outside)
-            place.parent.symlink_to(outside)
+            folder.parent.symlink_to(outside)
         assert not runner.save_session(home, sessions, session), trick
     for name in ("", "../outside/x", f"{session}/..", "x" * 36):
         assert not runner.save_session(tmp_path, sessions, name)
     assert not sessions.exists()
 
 
-def test_a_line_that_a_kill_cut_in_half_is_not_kept(tmp_path: Path) -> None:
+def test_an_incomplete_line_of_a_conversation_is_not_saved(tmp_path: Path) -> None:
     runner, session = ClaudeCode(), "0f8fad5b-d9cb-469f-a165-70867728950e"
-    place = tmp_path / "home" / ".claude" / "projects" / "-workspace"
-    place.mkdir(parents=True)
-    (place / f"{session}.jsonl").write_text('{"type": "user"}\n{"type": "assis')
+    folder = tmp_path / "home" / ".claude" / "projects" / "-workspace"
+    folder.mkdir(parents=True)
+    (folder / f"{session}.jsonl").write_text('{"type": "user"}\n{"type": "assis')
     assert runner.save_session(tmp_path / "home", tmp_path / "sessions", session)
     assert (tmp_path / "sessions" / f"{session}.jsonl").read_text() == '{"type": "user"}\n'
-    (place / f"{session}.jsonl").write_text('{"type": "assis')
+    (folder / f"{session}.jsonl").write_text('{"type": "assis')
     assert not runner.save_session(tmp_path / "home", tmp_path / "sessions", session)
 
 
-def test_what_setup_left_in_a_home_leads_nowhere(agent: Agent, tmp_path: Path) -> None:
+def test_links_that_setup_left_in_a_home_are_not_followed(agent: Agent, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "CLAUDE.md").write_text("the user's own\n")
@@ -493,12 +493,12 @@ def test_what_setup_left_in_a_home_leads_nowhere(agent: Agent, tmp_path: Path) -
     assert not (ask.home / ".claude" / "settings.json").exists()
 
 
-def test_a_run_that_never_began_is_reported(tmp_path: Path) -> None:
+def test_a_run_that_never_started_has_a_report(tmp_path: Path) -> None:
     report = ClaudeCode().read_report(tmp_path)
     assert (report.trouble, report.text, report.cost_usd) == ("crash", "", None)
 
 
-def test_the_interpreter_of_a_script_is_found(
+def test_the_interpreter_of_a_script_is_readable(
     agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     package = tmp_path / "node_modules" / "@anthropic-ai" / "claude-code"

@@ -52,7 +52,7 @@ INIT = event(type="system", subtype="init", model="claude-x")
 def test_the_parts_of_one_message_are_one_turn_whose_tokens_count_once() -> None:
     report = read(
         INIT,
-        says(text("I look.")),
+        says(text("I check.")),
         says(tool("Bash", command="ls")),
         says(text("I am done."), message="m2"),
     )
@@ -62,7 +62,7 @@ def test_the_parts_of_one_message_are_one_turn_whose_tokens_count_once() -> None
     assert (report.session, report.trouble, report.cost_usd) == (_SESSION, "crash", None)
 
 
-def test_the_result_tells_what_was_used_by_each_model() -> None:
+def test_the_result_has_the_usage_of_each_model() -> None:
     used = {
         "large": {"inputTokens": 5, "cacheReadInputTokens": 10, "outputTokens": 3},
         "small": {"inputTokens": 1, "cacheCreationInputTokens": 4, "outputTokens": 2},
@@ -76,12 +76,12 @@ def test_the_result_tells_what_was_used_by_each_model() -> None:
     assert read(result(usage=usage)).tokens_in == 8
 
 
-def test_without_words_at_the_end_the_last_ones_count() -> None:
+def test_without_a_final_text_the_last_text_counts() -> None:
     report = read(says(text("APPROVED")), says(tool("Bash"), message="m2"), result(result=""))
     assert report.text == "APPROVED"
 
 
-def test_denied_tools_are_told_though_the_cli_calls_it_a_success() -> None:
+def test_denied_tools_are_reported_even_if_the_cli_reports_success() -> None:
     report = read(result(result="ok", permission_denials=[{}, {}]))
     assert (report.trouble, report.detail) == ("", "2 of its tool calls were denied")
 
@@ -107,7 +107,7 @@ def test_denied_tools_are_told_though_the_cli_calls_it_a_success() -> None:
         ({"api_error_status": 500, "result": "API Error: 500"}, "crash"),
     ],
 )
-def test_a_failure_has_a_class_and_a_line_about_it(fields: dict[str, Any], trouble: str) -> None:
+def test_a_failure_has_a_class_and_a_detail(fields: dict[str, Any], trouble: str) -> None:
     report = read(INIT, result(**{"is_error": True} | fields))
     assert report.trouble == trouble
     assert report.detail
@@ -116,7 +116,7 @@ def test_a_failure_has_a_class_and_a_line_about_it(fields: dict[str, Any], troub
 
 
 @pytest.mark.parametrize(
-    ("words", "at"),
+    ("message", "at"),
     [
         ("usage limit reached|1794808229", 1794808229.0),
         ("hit your limit · resets 3pm (UTC)", _NOON + 3 * 3600),
@@ -137,24 +137,24 @@ def test_a_failure_has_a_class_and_a_line_about_it(fields: dict[str, Any], troub
         ),
     ],
 )
-def test_the_reset_is_read_from_the_words_of_the_provider(words: str, at: float) -> None:
-    report = read(result(is_error=True, api_error_status=429, result=words))
+def test_the_reset_time_is_read_from_the_message_of_the_provider(message: str, at: float) -> None:
+    report = read(result(is_error=True, api_error_status=429, result=message))
     assert (report.trouble, report.reset_at) == ("quota", at)
 
 
-@pytest.mark.parametrize("words", ["resets Feb 30, 3pm (UTC)", "resets 3:75pm", "|1", ""])
-def test_a_reset_that_nobody_can_read_is_not_made_up(words: str) -> None:
-    report = read(result(is_error=True, api_error_status=429, result=f"usage limit {words}"))
+@pytest.mark.parametrize("message", ["resets Feb 30, 3pm (UTC)", "resets 3:75pm", "|1", ""])
+def test_an_unreadable_reset_time_is_unknown(message: str) -> None:
+    report = read(result(is_error=True, api_error_status=429, result=f"usage limit {message}"))
     assert (report.trouble, report.reset_at) == ("quota", None)
 
 
-def test_a_time_zone_that_nobody_knows_is_ours() -> None:
-    words = "usage limit, resets 3pm (Nowhere/X)"
-    report = read(result(is_error=True, api_error_status=429, result=words))
+def test_an_unknown_time_zone_counts_as_local() -> None:
+    message = "usage limit, resets 3pm (Nowhere/X)"
+    report = read(result(is_error=True, api_error_status=429, result=message))
     assert _NOON < (report.reset_at or 0) <= _NOON + 24 * 3600
 
 
-def test_a_limit_counts_only_if_the_provider_rejected_us_at_last() -> None:
+def test_a_limit_counts_only_if_the_last_request_was_rejected() -> None:
     def limited(status: str) -> bytes:
         fields = {"status": status, "resetsAt": _NOON + 99}
         return event(type="rate_limit_event", rate_limit_info=fields)
@@ -166,7 +166,7 @@ def test_a_limit_counts_only_if_the_provider_rejected_us_at_last() -> None:
     assert (rejected.trouble, rejected.reset_at) == ("quota", _NOON + 99)
 
 
-def test_a_kill_while_waiting_for_a_limit_is_a_limit_and_no_failure() -> None:
+def test_a_kill_during_the_wait_for_a_limit_counts_as_the_limit() -> None:
     retry = event(type="system", subtype="api_retry", error_status=429, retry_delay_ms=9000)
     waiting = read(INIT, says(text("I begin.")), retry)
     assert (waiting.trouble, waiting.reset_at) == ("rate_limit", _NOON + 9)
@@ -175,7 +175,7 @@ def test_a_kill_while_waiting_for_a_limit_is_a_limit_and_no_failure() -> None:
     assert (answered.trouble, answered.reset_at) == ("crash", None)
 
 
-def test_half_a_line_garbage_and_a_huge_line_are_passed_over(tmp_path: Path) -> None:
+def test_incomplete_invalid_and_huge_lines_are_skipped(tmp_path: Path) -> None:
     log = tmp_path / "output.log"
     huge = says(text("x" * (9 << 20)))
     whole = [b"warning: something", INIT, b"\xff\xfe{", b"[1,2]", b"null", huge, b"{" * 100_000]
@@ -194,7 +194,7 @@ def test_a_line_of_almost_the_limit_is_read(tmp_path: Path) -> None:
     assert list(lines(log)) == [b"a", b"c"]
 
 
-def test_output_whose_middle_was_left_out_still_has_beginning_and_end(tmp_path: Path) -> None:
+def test_output_without_its_middle_is_read(tmp_path: Path) -> None:
     transcript = Transcript(tmp_path / "output.log", 4000)
     transcript.add(INIT + b"\n")
     for number in range(200):
@@ -210,7 +210,7 @@ WRONG = [None, True, -1, 1e300, float("nan"), 10**30, "x", [], {}, [None], {"a":
 
 
 @pytest.mark.parametrize("odd", WRONG, ids=str)
-def test_no_field_of_a_wrong_type_spoils_the_reading(odd: Any) -> None:
+def test_a_field_of_a_wrong_type_does_not_fail_the_report(odd: Any) -> None:
     names = json.loads(result(result="", errors=[], usage={}, modelUsage={})).keys() | {
         "message",
         "error",
@@ -238,15 +238,15 @@ def test_no_field_of_a_wrong_type_spoils_the_reading(odd: Any) -> None:
         read(event(type="assistant", message=message))
 
 
-def test_a_session_that_is_no_session_is_not_taken() -> None:
+def test_an_invalid_session_id_is_ignored() -> None:
     assert read(event(type="system", session_id="../../etc/passwd")).session == ""
 
 
-def test_what_a_person_reads_is_words_and_deeds() -> None:
+def test_the_readable_transcript_has_texts_and_tool_calls() -> None:
     readable = ClaudeCode.format_line
     assert readable(INIT.decode()) == ""
-    assert readable(says(text("I look.\n"), tool("Bash", command="pytest -q")).decode()) == (
-        "I look.\nBash: pytest -q"
+    assert readable(says(text("I check.\n"), tool("Bash", command="pytest -q")).decode()) == (
+        "I check.\nBash: pytest -q"
     )
     assert readable(says(tool("Write", file_path="/workspace/a.py", content="x")).decode()) == (
         "Write: /workspace/a.py"

@@ -1,4 +1,4 @@
-"""The real Claude Code in the real sandbox, with nothing in reach but its scripted model."""
+"""The real Claude Code in the real sandbox, where it reaches only its scripted model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def model() -> Iterator[ModelServer]:
 
 
 class SandboxedCommand:
-    """Attempts of one agent, each with a workspace and a home of its own."""
+    """Attempts of one agent, each with its own workspace and home."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -73,7 +73,7 @@ def agent(tmp_path: Path, model: ModelServer, monkeypatch: pytest.MonkeyPatch) -
     return SandboxedCommand(tmp_path)
 
 
-def test_it_reaches_its_model_works_in_its_workspace_and_goes_on_later(
+def test_claude_code_works_in_its_workspace_and_continues_in_the_next_attempt(
     agent: SandboxedCommand, model: ModelServer
 ) -> None:
     model.rules.append(
@@ -91,7 +91,7 @@ def test_it_reaches_its_model_works_in_its_workspace_and_goes_on_later(
     assert "Written." in model.requests[-1].text
 
 
-def test_its_tools_work_and_reach_neither_the_user_nor_another_port(
+def test_tools_of_claude_code_reach_neither_the_user_nor_another_port(
     agent: SandboxedCommand, model: ModelServer, tmp_path: Path
 ) -> None:
     secret = tmp_path / "secret.txt"
@@ -99,9 +99,9 @@ def test_its_tools_work_and_reach_neither_the_user_nor_another_port(
     with ModelServer() as other:
         asks = f"import urllib.request as r; r.urlopen('{other.url}', timeout=5)"
         line = f'cat {secret}; python3 -c "{asks}"; python3 -c "print(6*7)"; echo "I am $(id -un)"'
-        model.rules.append(Rule(("line",), [[bash(line)], ["Looked."]]))
+        model.rules.append(Rule(("line",), [[bash(line)], ["Checked."]]))
         report = agent.ask("line")
-    assert report.text == "Looked."
+    assert report.text == "Checked."
     output = model.requests[-1].messages[-1]["content"][0]["content"]
     assert "No such file" in output
     assert "the user's own" not in output

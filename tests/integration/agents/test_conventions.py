@@ -23,14 +23,14 @@ def no_conventions_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CALORON_CONVENTIONS", raising=False)
 
 
-def test_without_files_there_are_no_conventions_and_nothing_is_told(tmp_path: Path) -> None:
+def test_without_files_there_are_no_conventions_and_no_text(tmp_path: Path) -> None:
     loaded = load(tmp_path, None)
     assert loaded.is_empty
     assert render(loaded) == ""
     assert render(conventions(tmp_path, "# only a comment\n", "")) == ""
 
 
-def test_the_example_is_told_whole_and_without_a_warning(tmp_path: Path) -> None:
+def test_the_example_is_rendered_completely_and_without_a_warning(tmp_path: Path) -> None:
     loaded = conventions(tmp_path, EXAMPLE)
     assert loaded.warnings == ()
     rendered = render(loaded)
@@ -53,7 +53,7 @@ def test_the_example_is_told_whole_and_without_a_warning(tmp_path: Path) -> None
             assert (value[0] if isinstance(value, list) else value) in rendered
 
 
-def test_the_project_wins_key_by_key_and_lists_are_replaced_whole(tmp_path: Path) -> None:
+def test_the_project_overrides_single_keys_and_replaces_whole_lists(tmp_path: Path) -> None:
     loaded = conventions(
         tmp_path,
         EXAMPLE + "team: {chat: here, rooms: {small: one, large: two}}\n",
@@ -66,7 +66,7 @@ def test_the_project_wins_key_by_key_and_lists_are_replaced_whole(tmp_path: Path
     assert loaded.sources == ("organisation.yml", "caloron.yml")
 
 
-def test_an_empty_list_of_the_project_takes_back_what_the_organisation_disallows(
+def test_an_empty_list_of_the_project_removes_the_list_of_the_organisation(
     tmp_path: Path,
 ) -> None:
     loaded = conventions(tmp_path, EXAMPLE, "dependencies: {disallow: []}")
@@ -94,7 +94,7 @@ def test_a_wrong_part_is_a_warning_that_names_file_field_and_expectation(
     assert expected in warning
 
 
-def test_what_is_not_known_is_told_as_it_is_and_what_is_wrong_spoils_nothing_else(
+def test_unknown_keys_are_rendered_and_invalid_values_are_skipped(
     tmp_path: Path,
 ) -> None:
     text = (
@@ -152,7 +152,7 @@ def test_an_unreadable_organisation_file_is_refused_with_its_path(tmp_path: Path
         load(tmp_path)
 
 
-def test_conventions_from_the_environment_are_told_after_the_files(
+def test_conventions_from_the_environment_follow_those_of_the_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CALORON_CONVENTIONS", "### House\n\n- no tabs\n")
@@ -175,7 +175,7 @@ _SECTION = st.sampled_from(
 
 @settings(deadline=None, max_examples=40)
 @given(st.dictionaries(_SECTION, _VALUES), st.dictionaries(_SECTION, _VALUES))
-def test_any_yaml_mapping_can_be_loaded_and_told(one: dict, two: dict) -> None:
+def test_any_yaml_mapping_can_be_loaded_and_rendered(one: dict, two: dict) -> None:
     home = Path("/nonexistent")
     first = load(home, yaml.safe_dump(one, allow_unicode=True))
     second = load(home, yaml.safe_dump(two))
@@ -185,7 +185,7 @@ def test_any_yaml_mapping_can_be_loaded_and_told(one: dict, two: dict) -> None:
 
 @settings(deadline=None)
 @given(st.text())
-def test_any_text_is_taken_or_refused_with_words(text: str) -> None:
+def test_any_text_is_accepted_or_refused_with_a_message(text: str) -> None:
     try:
         outcome = render(load(Path("/nonexistent"), text))
     except UsageError as error:
@@ -193,7 +193,7 @@ def test_any_text_is_taken_or_refused_with_words(text: str) -> None:
     assert outcome == "" or outcome.startswith(("## Organisation", "## caloron.yml"))
 
 
-def test_those_in_the_work_dir_hold_and_those_of_the_repository_go_before_them(
+def test_conventions_of_the_repository_precede_those_of_the_work_dir(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "organisation.yml").write_text("organisation: Acme\nlicense: {header: org}\n")

@@ -1,4 +1,4 @@
-"""`caloron doctor` on this machine, and on machines that lack something."""
+"""`caloron doctor` on this machine, and on machines that lack a requirement."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def checks(output: str) -> dict[str, dict[str, Any]]:
     return {row["check"]: row for row in json.loads(output.partition("\n")[0])["data"]["checks"]}
 
 
-def test_everything_is_tried_without_a_project(tmp_path: Path) -> None:
+def test_all_checks_run_without_a_project(tmp_path: Path) -> None:
     code, output = caloron(tmp_path, "doctor", "--output", "json", **agent(tmp_path))
     rows = checks(output)
     assert code == 0, output
     assert "coreutils" in rows.pop("framework")["detail"]
-    # A machine without one is no worse than most.
+    # Most machines have no scope with limits, so this check may fail.
     cgroup = rows.pop("cgroup")
     assert cgroup["ok"] or ("systemd-run" in cgroup["remedy"] and not cgroup["needed"])
     assert set(rows) == _TRIED
@@ -67,9 +67,9 @@ def agent(folder: Path) -> dict[str, str]:
     """A program that answers as Claude Code does, and a key for it."""
     program = folder / "claude"
     if not program.exists():
-        # A program itself, not a script that starts one; it answers `--version`, too.
+        # The file is a program, because a script needs an interpreter; it also answers `--version`.
         shutil.copy("/usr/bin/true", program)
-    return {"CALORON_CLAUDE": str(program), "ANTHROPIC_API_KEY": "sk-ant-of-nobody"}
+    return {"CALORON_CLAUDE": str(program), "ANTHROPIC_API_KEY": "sk-ant-invalid"}
 
 
 def test_the_smallest_limit_of_the_groups_around_us_counts(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_the_smallest_limit_of_the_groups_around_us_counts(tmp_path: Path) -> No
     assert memory_max(membership, root) is None
 
 
-def test_without_an_agent_it_does_not_say_that_agents_can_run(tmp_path: Path) -> None:
+def test_without_an_agent_cli_agents_cannot_run(tmp_path: Path) -> None:
     code, output = caloron(tmp_path, "doctor", PATH="/usr/bin:/bin", CALORON_CLAUDE="no-such")
     assert "Agents can run here" not in output
     assert code == 8
@@ -99,7 +99,7 @@ def test_without_an_agent_it_does_not_say_that_agents_can_run(tmp_path: Path) ->
     assert "--framework" in output
 
 
-def test_without_a_key_or_login_it_does_not_say_that_agents_can_run(tmp_path: Path) -> None:
+def test_without_a_key_or_a_login_agents_cannot_run(tmp_path: Path) -> None:
     program = agent(tmp_path)["CALORON_CLAUDE"]
     code, output = caloron(tmp_path, "doctor", CALORON_CLAUDE=program)
     assert "Agents can run here" not in output
@@ -123,7 +123,9 @@ def test_a_setup_with_the_whole_network_is_named(tmp_path: Path) -> None:
     assert '"setup=public verify=none review=none"' in row["remedy"]
 
 
-def test_without_bubblewrap_it_says_what_to_install_and_tries_nothing_more(tmp_path: Path) -> None:
+def test_without_bubblewrap_doctor_names_the_package_and_skips_the_sandbox_checks(
+    tmp_path: Path,
+) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()
     for name in ("git", "sh", "prlimit", "setpriv"):
@@ -168,7 +170,7 @@ def test_an_old_git_or_bubblewrap_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fixture", ['{"responses": [], "default": "APPROVED"}', "not a fixture"])
-def test_the_framework_of_the_project_is_tried(tmp_path: Path, fixture: str) -> None:
+def test_the_framework_of_the_project_is_checked(tmp_path: Path, fixture: str) -> None:
     file = tmp_path / "fixture.json"
     file.write_text(fixture)
     code, output = caloron(

@@ -1,4 +1,4 @@
-"""The rest of an agent may hang, print without end or hide: taking its work always ends."""
+"""Remains of an agent may hang, print endlessly or hide; the hand-over always ends."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def bench(tmp_path: Path) -> Bench:
             "git config filter.x.clean 'sleep 1000'; echo '* filter=x' > .git/info/attributes",
             id="a filter that waits",
         ),
-        pytest.param("rm .git/config; mkfifo .git/config", id="a configuration nobody writes"),
-        pytest.param("rm .git/HEAD; mkfifo .git/HEAD", id="a HEAD nobody writes"),
-        pytest.param("mkfifo .gitattributes", id="attributes nobody writes"),
+        pytest.param("rm .git/config; mkfifo .git/config", id="a configuration without a writer"),
+        pytest.param("rm .git/HEAD; mkfifo .git/HEAD", id="a HEAD without a writer"),
+        pytest.param("mkfifo .gitattributes", id="attributes without a writer"),
         pytest.param("git config include.path /workspace/p; mkfifo p", id="an include"),
     ],
 )
-def test_git_that_waits_for_ever_is_given_up(
+def test_a_git_that_waits_for_ever_is_ended(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, trap: str
 ) -> None:
     monkeypatch.setattr(commits, "_IDLE_S", 2.0)
@@ -59,7 +59,7 @@ def test_git_that_waits_for_ever_is_given_up(
     assert not bench.workspace.exists()
 
 
-def test_a_filter_that_never_ends_is_given_up_and_what_it_prints_is_not_kept(
+def test_a_filter_that_never_ends_is_ended_and_its_output_is_not_kept(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commits, "_PATIENCE_S", 4.0)
@@ -73,16 +73,16 @@ def test_a_filter_that_never_ends_is_given_up_and_what_it_prints_is_not_kept(
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
 
 
-def test_who_works_or_prints_is_not_idle(tmp_path: Path) -> None:
+def test_a_process_that_computes_or_prints_is_not_idle(tmp_path: Path) -> None:
     code = "import time\nend = time.monotonic() + 4\nwhile time.monotonic() < end: pass"
-    given = SandboxSpec(workspace=tmp_path)
-    confined = NoSandbox().confine((sys.executable, "-c", f"{code}\nprint('end')"), given)
+    spec = SandboxSpec(workspace=tmp_path)
+    confined = NoSandbox().confine((sys.executable, "-c", f"{code}\nprint('end')"), spec)
     printed = Buffer()
     assert not supervise(confined, Limits(60, idle_s=1.5), stdout=printed).timed_out
     assert printed.data == b"end\n"
 
 
-def test_what_a_killed_command_leaves_in_its_group_is_ended_with_it(tmp_path: Path) -> None:
+def test_the_process_group_of_a_killed_command_is_ended(tmp_path: Path) -> None:
     """The outer half of a sandbox that is killed early leaves the inner one waiting for ever."""
     line = "sleep 600 & echo $! > left; kill -9 $$"
     confined = NoSandbox().confine(("sh", "-c", line), SandboxSpec(workspace=tmp_path))
@@ -90,7 +90,7 @@ def test_what_a_killed_command_leaves_in_its_group_is_ended_with_it(tmp_path: Pa
     pid = int((tmp_path / "left").read_text())
     give_up = time.monotonic() + 60
     while (left := read_process(pid)) and left.state not in "ZX":
-        # The kernel ends it in its own time.
+        # The kernel ends the process with a delay.
         assert time.monotonic() < give_up, left
         time.sleep(0.01)
 
@@ -98,7 +98,7 @@ def test_what_a_killed_command_leaves_in_its_group_is_ended_with_it(tmp_path: Pa
 _WAITS = "while ! test -e .git/go; do sleep 0.1; done; cat"
 
 
-def test_a_hand_over_that_is_cancelled_ends_its_processes_and_can_be_done_again(
+def test_a_cancelled_hand_over_ends_its_processes_and_can_be_repeated(
     bench: Bench,
 ) -> None:
     bench.agent(
@@ -150,10 +150,10 @@ def test_files_that_git_ignores_do_not_count_for_the_size_of_a_change(bench: Ben
 
 
 @pytest.mark.parametrize("victim", ["$PPID", "$$"], ids=["git", "filter"])
-def test_work_is_taken_again_when_a_process_is_killed_while_it_is_taken(
+def test_a_hand_over_is_repeated_after_one_of_its_processes_was_killed(
     bench: Bench, victim: str
 ) -> None:
-    """A killed process of ours is no fault of the agent's."""
+    """A killed process of Caloron does not count as a failure of the agent."""
     once = "[ -e /workspace/.git/once ] || { touch /workspace/.git/once; kill -9 %s; }; cat"
     bench.agent(
         f"echo x > new; git config filter.x.clean '{once % victim}';"
@@ -163,7 +163,7 @@ def test_work_is_taken_again_when_a_process_is_killed_while_it_is_taken(
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_what_is_not_the_agents_is_in_no_commit_of_its_history(bench: Bench, times: int) -> None:
+def test_files_of_caloron_are_in_no_commit_of_an_agent(bench: Bench, times: int) -> None:
     commit = "git add -f .; git commit -q -m more"
     more = "".join(f"echo {n} > mine-{n}; {commit};" for n in range(times))
     bench.agent(
@@ -175,7 +175,7 @@ def test_what_is_not_the_agents_is_in_no_commit_of_its_history(bench: Bench, tim
     assert sorted(set(names.splitlines())) == [f"mine-{n}" for n in range(times)]
 
 
-def test_an_agent_that_commits_nothing_of_ours_keeps_its_history(bench: Bench) -> None:
+def test_an_agent_that_commits_no_files_of_caloron_keeps_its_history(bench: Bench) -> None:
     bench.agent("for n in 1 2 3; do echo $n > f$n; git add .; git commit -q -m $n; done")
     head = bench.take(leave_out=["node_modules"])
     assert bench.mirror.commits_ahead(bench.main, head) == 3
@@ -203,7 +203,7 @@ def test_a_link_to_a_commit_elsewhere_becomes_files_or_nothing(bench: Bench) -> 
     ["no line", "other\n\nAgent: agent-2", "two\n\nAgent: agent-1\nAgent: agent-2"],
     ids=["none", "another agent", "two agents"],
 )
-def test_commits_without_the_line_of_their_agent_become_one_that_has_it(
+def test_commits_without_the_line_of_their_agent_become_one_commit_with_it(
     bench: Bench, message: str
 ) -> None:
     bench.agent(f"echo 1 > one; git add .; git commit -q -m '{message}'; echo 2 > two")
@@ -218,7 +218,7 @@ def test_commits_with_the_line_of_their_agent_stay_as_they_are(bench: Bench) -> 
     assert bench.mirror.commits_ahead(bench.main, bench.take(agent="agent-1")) == 2
 
 
-def test_nothing_of_refused_commits_stays_in_the_mirror(bench: Bench) -> None:
+def test_the_mirror_contains_no_object_of_refused_commits(bench: Bench) -> None:
     before = objects_of(bench.mirror.path)
     bench.agent("echo 'the secret of secrets' > new")
     with pytest.raises(SecretInCommits, match="hold the value of MY_KEY"):
@@ -227,14 +227,14 @@ def test_nothing_of_refused_commits_stays_in_the_mirror(bench: Bench) -> None:
     assert not list((bench.home / "run").glob("work.bundle*"))
 
 
-def test_a_value_that_the_agent_began_with_is_not_refused(bench: Bench) -> None:
+def test_a_secret_that_was_in_the_start_commit_is_not_refused(bench: Bench) -> None:
     """An example key that a project keeps in a file must not make that file read-only."""
     bench.agent("printf 'README says: hello\n' > README")
     head = bench.take(secrets={"MY_KEY": "README says: hello"[-5:] + "\n" * 0})
     assert bench.mirror.read(head, "README") == "README says: hello\n"
 
 
-def test_folders_of_any_depth_are_removed_and_too_deep_ones_are_over_the_limit(
+def test_deep_folders_are_removed_and_folders_over_the_limit_are_refused(
     tmp_path: Path,
 ) -> None:
     top = tmp_path / "top"
@@ -256,7 +256,7 @@ def test_folders_of_any_depth_are_removed_and_too_deep_ones_are_over_the_limit(
 
 
 @pytest.mark.parametrize("words", [(), ("{prompt_file}",)], ids=["stdin", "file"])
-def test_a_megabyte_of_prompt_is_handed_to_a_program_whole(
+def test_a_prompt_of_a_megabyte_reaches_the_program_complete(
     tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     prompt = "word " * 200_000 + "end"
@@ -268,7 +268,7 @@ def test_a_megabyte_of_prompt_is_handed_to_a_program_whole(
     assert run(confined, command.stdin.encode()).stdout == prompt.encode()
 
 
-def test_a_workspace_whose_door_was_shut_is_opened_again(bench: Bench) -> None:
+def test_a_workspace_without_permissions_is_readable_again(bench: Bench) -> None:
     bench.agent("echo x > new; chmod 000 /workspace")
     head = bench.take()
     assert "new" in bench.mirror.files(head)

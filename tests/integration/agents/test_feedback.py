@@ -1,4 +1,4 @@
-"""Feedback is read out of whatever an agent wrote, and nothing it writes is a crash."""
+"""Feedback is read from any output of an agent, and no output crashes the parser."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read(answer: str) -> Feedback:
     return feedback
 
 
-def test_the_block_is_read_as_it_was_asked_for() -> None:
+def test_a_block_in_the_requested_form_is_read() -> None:
     assert parse(AS_ASKED) == EXPECTED
     assert parse(AS_ASKED + "\nAPPROVED\n") == EXPECTED
 
@@ -79,18 +79,18 @@ def test_the_block_is_read_as_it_was_asked_for() -> None:
         ),
     ],
 )
-def test_other_forms_of_the_same_block_say_the_same(answer: str) -> None:
+def test_other_forms_of_a_block_have_the_same_feedback(answer: str) -> None:
     assert parse(answer) == EXPECTED
 
 
-def test_the_last_of_several_blocks_counts() -> None:
+def test_the_last_block_counts() -> None:
     earlier = AS_ASKED.replace("8", "2").replace("completed", "failed")
     assert parse(earlier + "\nthen\n" + AS_ASKED) == EXPECTED
     joined = earlier.rstrip().removesuffix("---") + AS_ASKED.partition("---\n")[2]
     assert parse(joined) == EXPECTED
 
 
-def test_broken_quoting_loses_only_what_is_broken() -> None:
+def test_broken_quoting_loses_only_the_broken_field() -> None:
     feedback = read(AS_ASKED.replace('"added a test"', 'he feedback "no" and: left'))
     assert feedback.task_clarity == 8
     assert feedback.blockers[0] == "no network"
@@ -99,12 +99,12 @@ def test_broken_quoting_loses_only_what_is_broken() -> None:
 
 
 @pytest.mark.parametrize("escape", ["\\UFFFFFFFF", "\\U00110000", "\\xZZ"])
-def test_an_escape_that_is_no_character_is_no_crash(escape: str) -> None:
+def test_an_invalid_escape_does_not_fail(escape: str) -> None:
     feedback = read(AS_ASKED.replace("added a test", escape))
     assert feedback.task_clarity == 8
 
 
-def test_half_a_block_gives_what_is_there() -> None:
+def test_an_incomplete_block_has_its_complete_fields() -> None:
     feedback = read(AS_ASKED[: AS_ASKED.index("  self_assessment")] + "  self_ass")
     assert feedback.task_clarity == 8
     assert "no network" in feedback.blockers
@@ -112,7 +112,7 @@ def test_half_a_block_gives_what_is_there() -> None:
     assert feedback.self_assessment == "partial"
 
 
-def test_a_verdict_right_after_an_unclosed_block_does_not_spoil_it() -> None:
+def test_a_verdict_after_an_unclosed_block_is_not_part_of_the_block() -> None:
     feedback = read(AS_ASKED.rstrip().removesuffix("---\n").removesuffix("---") + "APPROVED")
     assert feedback.task_clarity == 8
     assert "APPROVED" not in feedback.notes
@@ -125,7 +125,7 @@ def test_a_verdict_right_after_an_unclosed_block_does_not_spoil_it() -> None:
         ("9" * 999, 10),
     ],
 )  # fmt: skip
-def test_clarity_is_a_number_from_1_to_10_or_0_for_not_said(clarity: str, expected: int) -> None:
+def test_clarity_is_a_number_from_1_to_10_or_0_if_missing(clarity: str, expected: int) -> None:
     feedback = read(f"---\ncaloron_feedback:\n  task_clarity: {clarity}\n  notes: x\n---")
     assert feedback.task_clarity == expected
 
@@ -138,9 +138,7 @@ def test_clarity_is_a_number_from_1_to_10_or_0_for_not_said(clarity: str, expect
         ("crashed", "partial"), ("¯", "partial"), ("[completed]", "completed"),
     ],
 )  # fmt: skip
-def test_an_assessment_is_one_of_four_and_never_completed_by_accident(
-    word: str, expected: str
-) -> None:
+def test_an_unknown_assessment_never_counts_as_completed(word: str, expected: str) -> None:
     feedback = read(f"---\ncaloron_feedback:\n  task_clarity: 5\n  self_assessment: {word}\n---")
     assert feedback.self_assessment == expected
 
@@ -151,7 +149,7 @@ def test_no_blockers_in_many_words_are_no_blockers(nothing: str) -> None:
     assert feedback.blockers == ()
 
 
-def test_blockers_given_as_text_are_a_list_of_one() -> None:
+def test_blockers_as_text_become_a_list() -> None:
     feedback = read("---\ncaloron_feedback:\n  task_clarity: 5\n  blockers: the disk, full\n---")
     assert feedback.blockers == ("the disk, full",)
 
@@ -164,7 +162,7 @@ def test_an_answer_without_feedback_has_none(answer: str) -> None:
     assert parse(answer) is None
 
 
-def test_an_echo_of_what_was_asked_for_claims_nothing() -> None:
+def test_an_echo_of_the_requested_form_is_no_feedback() -> None:
     from caloron.agents import prompting
 
     prompt = prompting.for_task("implement", title="T", prompt="p", acceptance=(), nonce="7f3a")
@@ -172,12 +170,12 @@ def test_an_echo_of_what_was_asked_for_claims_nothing() -> None:
     assert (feedback.task_clarity, feedback.self_assessment, feedback.notes) == (0, "partial", "")
 
 
-def test_what_caloron_measures_is_not_taken_from_the_agent() -> None:
+def test_measured_values_are_not_read_from_the_agent() -> None:
     liar = Feedback(task_id="other", agent_role="boss", task_clarity=4, tokens_consumed=1)
     assert parse(feedback_yaml(liar)) == Feedback(task_clarity=4)
 
 
-def test_lengths_are_capped() -> None:
+def test_long_fields_are_cut() -> None:
     long = Feedback(
         task_clarity=3,
         blockers=tuple("b" * 3000 for _ in range(30)),
@@ -192,7 +190,7 @@ def test_lengths_are_capped() -> None:
 
 @settings(deadline=None)
 @given(st.text() | st.text("caloron_feedbktsy:-`{}[]\"',\n# 8&*|>!%@", max_size=400))
-def test_nothing_an_agent_says_is_a_crash(answer: str) -> None:
+def test_no_output_of_an_agent_crashes_the_parser(answer: str) -> None:
     parse(answer)
     parse(f"---\ncaloron_feedback:\n  task_clarity: {answer}\n  blockers: {answer}\n---")
     parse("---\ncaloron_feedback:\n" + answer)
@@ -211,7 +209,7 @@ def test_nothing_an_agent_says_is_a_crash(answer: str) -> None:
         notes=st.from_regex(r"([a-z]{3,20}x[:.,#\"'\n]? ?){0,6}[a-z]+x", fullmatch=True),
     )
 )  # fmt: skip
-def test_what_caloron_writes_it_also_reads(feedback: Feedback) -> None:
+def test_rendered_feedback_is_read_back(feedback: Feedback) -> None:
     assert parse(feedback_yaml(feedback)) == feedback
 
 
@@ -229,6 +227,6 @@ def test_what_caloron_writes_it_also_reads(feedback: Feedback) -> None:
         "> " * 60_000 + "notes",
     ],
 )
-def test_a_hostile_answer_comes_to_an_end_and_claims_no_success(hostile: str) -> None:
+def test_a_hostile_answer_is_parsed_in_time_and_claims_no_success(hostile: str) -> None:
     feedback = parse(hostile)
     assert feedback is None or feedback.self_assessment == "partial"

@@ -1,4 +1,4 @@
-"""What the frameworks `stub` and `command` need inside a sandbox, and what they tell afterwards."""
+"""The frameworks `stub` and `command`: their files in the sandbox, and their reports."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Run:
             )
         return runner.read_report(self.run_dir)
 
-    def told(self, report: object) -> AgentReport:
+    def report_of(self, report: object) -> AgentReport:
         data = report if isinstance(report, bytes) else json.dumps(report).encode()
         (self.home / "report.json").write_bytes(data)
         return agent_cli("command", command=("true",)).read_report(self.run_dir)
@@ -63,7 +63,7 @@ def stub(run: Run, **response: Any) -> AgentCli:
     return agent_cli("stub", stub_fixture=str(fixture))
 
 
-TOLD: dict[str, Any] = {
+REPORTED: dict[str, Any] = {
     "cost_usd": 0.5,
     "tokens_in": 10,
     "tokens_out": 3,
@@ -76,20 +76,20 @@ TOLD: dict[str, Any] = {
 }
 
 
-def test_the_scripted_agent_tells_what_its_fixture_says(run: Run) -> None:
-    runner = stub(run, output="Ümläut", report=TOLD)
+def test_the_scripted_agent_reports_the_values_of_its_fixture(run: Run) -> None:
+    runner = stub(run, output="Ümläut", report=REPORTED)
     assert runner.info.reports_cost
-    assert run.play(runner) == AgentReport(text="Ümläut\n", **TOLD)
+    assert run.play(runner) == AgentReport(text="Ümläut\n", **REPORTED)
 
 
-def test_without_a_cost_in_its_fixture_the_scripted_agent_tells_none(run: Run) -> None:
+def test_without_a_cost_in_its_fixture_the_scripted_agent_reports_no_cost(run: Run) -> None:
     runner = stub(run, output="hi", report={"tokens_in": 1})
     assert not runner.info.reports_cost
     assert run.play(runner).cost_usd is None
     assert not stub(run, output="hi").info.reports_cost
 
 
-def test_any_program_may_tell_about_its_run(run: Run) -> None:
+def test_any_program_may_write_a_report(run: Run) -> None:
     script = 'echo hi; echo \'{"cost_usd": 2}\' > "$CALORON_REPORT"'
     report = run.play(agent_cli("command", command=("sh", "-c", script)))
     assert (report.text, report.cost_usd, report.trouble) == ("hi\n", 2, "")
@@ -115,33 +115,35 @@ def test_any_program_may_tell_about_its_run(run: Run) -> None:
         ({"text": "x", "tools": {}}, "unusable fields: text, tools"),
     ],
 )
-def test_a_report_that_cannot_be_used_says_so_and_counts_for_nothing(
+def test_an_unusable_report_is_ignored_with_the_reason(
     run: Run, report: object, detail: str
 ) -> None:
-    told = run.told(report)
-    assert detail in told.detail
-    assert told == AgentReport(detail=told.detail)
+    parsed = run.report_of(report)
+    assert detail in parsed.detail
+    assert parsed == AgentReport(detail=parsed.detail)
 
 
-def test_what_is_good_in_a_report_counts_beside_what_is_not(run: Run) -> None:
-    told = run.told({"cost_usd": 1, "reset_at": None, "detail": "two\nlines\x1b[2J", "turns": 3})
-    assert (told.cost_usd, told.reset_at) == (1, None)
-    assert told.detail == "two lines [2J (its report.json has unusable fields: turns)"
+def test_valid_fields_of_a_report_count_beside_invalid_fields(run: Run) -> None:
+    parsed = run.report_of(
+        {"cost_usd": 1, "reset_at": None, "detail": "two\nlines\x1b[2J", "turns": 3}
+    )
+    assert (parsed.cost_usd, parsed.reset_at) == (1, None)
+    assert parsed.detail == "two lines [2J (its report.json has unusable fields: turns)"
 
 
 def test_a_report_that_is_a_link_or_a_pipe_is_not_read(run: Run, tmp_path: Path) -> None:
     outside = tmp_path / "outside.json"
     outside.write_text('{"cost_usd": 1}')
-    place = run.home / "report.json"
+    report_file = run.home / "report.json"
     runner = agent_cli("command", command=("true",))
-    place.symlink_to(outside)
+    report_file.symlink_to(outside)
     assert runner.read_report(run.run_dir).cost_usd is None
-    place.unlink()
-    os.mkfifo(place)
+    report_file.unlink()
+    os.mkfifo(report_file)
     report = runner.read_report(run.run_dir)
     assert (report.cost_usd, "not a regular file" in report.detail) == (None, True)
-    place.unlink()
-    place.mkdir()
+    report_file.unlink()
+    report_file.mkdir()
     assert runner.read_report(run.run_dir).cost_usd is None
 
 
@@ -183,7 +185,7 @@ def executable(path: Path) -> Path:
     return path
 
 
-def test_folders_of_any_depth_in_the_place_of_the_prompt_are_replaced_by_it(run: Run) -> None:
+def test_deep_folders_at_the_path_of_the_prompt_are_replaced_by_the_prompt(run: Run) -> None:
     deep = "import os\nfor _ in range(1200):\n    os.mkdir('d')\n    os.chdir('d')\n"
     (run.home / "prompt.txt").mkdir()
     subprocess.run([sys.executable, "-c", deep], cwd=run.home / "prompt.txt", check=True)
@@ -205,7 +207,7 @@ def test_a_program_of_the_system_is_named_by_its_full_path_and_needs_nothing_mor
     assert needs(run, "my-shell").argv == ("/usr/bin/env", "-x")
 
 
-def test_a_program_elsewhere_is_readable_with_the_folder_it_really_lies_in(
+def test_a_program_elsewhere_is_readable_with_its_real_folder(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = executable(tmp_path / "share" / "agent" / "agent")
@@ -225,7 +227,9 @@ def test_a_program_right_in_a_home_does_not_make_the_home_readable(
     assert needs(run, str(program)).read_only == (program,)
 
 
-def test_a_program_of_a_virtual_environment_comes_with_all_of_it(run: Run, tmp_path: Path) -> None:
+def test_a_program_of_a_virtual_environment_is_readable_with_the_whole_environment(
+    run: Run, tmp_path: Path
+) -> None:
     environment = tmp_path / "venv"
     program = executable(environment / "bin" / "agent")
     (environment / "pyvenv.cfg").write_text("home = /usr/bin\n")
@@ -238,7 +242,7 @@ def test_a_program_of_a_virtual_environment_comes_with_all_of_it(run: Run, tmp_p
     assert needs(run, str(program)).read_only == (environment, tmp_path / "python-3.12")
 
 
-def test_a_program_that_is_not_there_is_refused_before_anything_starts() -> None:
+def test_a_missing_program_is_refused_before_the_start() -> None:
     for name in ("no-such-agent", "/nowhere/agent"):
         with pytest.raises(PreconditionFailed, match=name) as refused:
             agent_cli("command", command=(name,)).check()
@@ -275,7 +279,7 @@ def test_a_cli_that_only_answers_is_refused_as_a_framework(name: str) -> None:
     assert "claude-code" in refused.value.hint
 
 
-def test_every_framework_is_made_by_its_name(run: Run) -> None:
+def test_every_framework_is_created_by_its_name(run: Run) -> None:
     stub(run, output="")
     fixture = str(run.run_dir / "fixture.json")
     made = [agent_cli(name, stub_fixture=fixture, command=("sh",)) for name in FRAMEWORKS]

@@ -1,4 +1,4 @@
-"""Runs that outlive whoever started them, and crashes of the shim at each of its boundaries."""
+"""Runs that outlive the process that started them, and crashes of the shim at each crash point."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ time.sleep(1000)
 """
 
 
-def test_a_run_is_adopted_by_another_process_when_its_starter_dies(attempt: Attempt) -> None:
+def test_another_process_adopts_a_run_after_its_starter_died(attempt: Attempt) -> None:
     spec = attempt.spec(("sh", "-c", "echo ready; until test -e go; do sleep 0.05; done; echo end"))
     starter = subprocess.Popen(
         (sys.executable, "-c", STARTER, str(attempt.run_dir), json.dumps(spec)),
@@ -36,7 +36,7 @@ def test_a_run_is_adopted_by_another_process_when_its_starter_dies(attempt: Atte
     )
     assert starter.stdout is not None
     assert starter.stdout.readline() == b"started\n"
-    attempt.said("ready")
+    attempt.wait_for_output("ready")
     os.killpg(starter.pid, signal.SIGKILL)
     starter.wait()
     starter.stdout.close()
@@ -49,17 +49,17 @@ def test_a_run_is_adopted_by_another_process_when_its_starter_dies(attempt: Atte
     assert result["last_line"] == "end"
 
 
-def test_a_run_directory_serves_one_shim_at_a_time(attempt: Attempt) -> None:
+def test_a_run_directory_has_one_shim_at_a_time(attempt: Attempt) -> None:
     attempt.start_sleeping()
     with pytest.raises(InUse, match="already running"):
         launch.start(attempt.run_dir, attempt.spec(("true",)))
     assert process_lives(attempt.agent())
 
 
-def test_a_sandbox_that_lost_its_outer_process_is_ended_with_its_dead_shim(
+def test_a_sandbox_without_its_outer_process_is_ended_after_its_shim_died(
     attempt: Attempt,
 ) -> None:
-    """Killed while it is being made, a sandbox does not notice that its outer process is gone."""
+    """A sandbox that is killed during its creation does not notice the end of its outer process."""
     attempt.start_sleeping()
     assert attempt.shim is not None
     argv = ["sleep", "1000.25"]
@@ -87,7 +87,7 @@ def test_a_run_that_never_started_is_not_alive_and_can_be_stopped(tmp_path: Path
     launch.stop(tmp_path / "nothing")
 
 
-def test_a_shim_is_stopped_in_the_moment_it_starts(attempt: Attempt) -> None:
+def test_a_shim_can_be_stopped_while_it_starts(attempt: Attempt) -> None:
     attempt.start_shell("exec sleep 1000")
     launch.stop(attempt.run_dir)
     assert not launch.is_alive(attempt.run_dir)
@@ -138,7 +138,7 @@ def test_a_shim_killed_at_any_boundary_leaves_no_agent_and_a_result_or_none(
     assert (attempt.result() is not None) is has_result
 
 
-def test_an_agent_never_runs_before_its_id_is_written_down(
+def test_an_agent_never_runs_before_its_id_is_recorded(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     once = attempt.home / "killed"

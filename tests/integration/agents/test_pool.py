@@ -1,4 +1,4 @@
-"""Workspaces that are ready before they are needed are as good as ones made on demand."""
+"""The pool prepares workspaces that equal the workspaces created on demand."""
 
 from __future__ import annotations
 
@@ -30,44 +30,44 @@ class PoolBench(Bench):
 
         wait_for(ready, f"two workspaces at {commit} are ready")
 
-    def inside(self, place: Path, line: str) -> str:
-        given = SandboxSpec(workspace=place / "workspace", home=place / "home")
-        done = run(self.sandbox.confine(("sh", "-c", line), given))
+    def inside(self, run_dir: Path, line: str) -> str:
+        spec = SandboxSpec(workspace=run_dir / "workspace", home=run_dir / "home")
+        done = run(self.sandbox.confine(("sh", "-c", line), spec))
         assert done.returncode == 0, done.stderr
         return done.stdout.decode().strip()
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[PoolBench]:
-    made = PoolBench(tmp_path)
-    yield made
-    made.pool.close()
+    pool_bench = PoolBench(tmp_path)
+    yield pool_bench
+    pool_bench.pool.close()
 
 
 def _take(bench: PoolBench, name: str, start: str, branch: str = "agent/a/s-1") -> Path:
-    place = bench.home / "runs" / name
-    assert bench.pool.take(place / "workspace", place / "home", start, branch)
-    return place
+    run_dir = bench.home / "runs" / name
+    assert bench.pool.take(run_dir / "workspace", run_dir / "home", start, branch)
+    return run_dir
 
 
 def test_an_agent_works_and_commits_in_a_workspace_of_the_pool(bench: PoolBench) -> None:
     main = bench.mirror.fetch_main()
     bench.pool.open()
     bench.filled(main)
-    place = _take(bench, "1", main)
+    run_dir = _take(bench, "1", main)
     line = "git status -sb; echo x > new; git add new; git commit -qm mine; git log --format=%an,%s"
-    assert bench.inside(place, line) == "## agent/a/s-1\nAda,mine\nCaloron,first"
-    assert bench.inside(place, "touch ~/mine && ls ~") == "mine"
+    assert bench.inside(run_dir, line) == "## agent/a/s-1\nAda,mine\nCaloron,first"
+    assert bench.inside(run_dir, "touch ~/mine && ls ~") == "mine"
     bench.filled(main)
 
 
-def test_a_workspace_is_moved_to_another_commit_when_that_is_wanted(bench: PoolBench) -> None:
+def test_a_workspace_is_moved_to_another_requested_commit(bench: PoolBench) -> None:
     first = bench.mirror.fetch_main()
     second = bench.commit({"second": "second"})
     bench.pool.open()
     bench.filled(second)
-    place = _take(bench, "1", first, "agent/b/s-1")
-    assert bench.inside(place, "git status -sb; ls; echo y > first; git commit -qam y") == (
+    run_dir = _take(bench, "1", first, "agent/b/s-1")
+    assert bench.inside(run_dir, "git status -sb; ls; echo y > first; git commit -qam y") == (
         "## agent/b/s-1\nfirst"
     )
     detached = _take(bench, "2", second, "")
@@ -82,31 +82,31 @@ def test_the_pool_follows_main(bench: PoolBench) -> None:
     bench.filled(newer)
 
 
-def test_the_pool_asks_the_forge_only_if_main_was_seen_elsewhere(
+def test_the_pool_fetches_only_after_main_moved(
     bench: PoolBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     main = bench.mirror.fetch_main()
-    asked: list[str] = []
+    fetches: list[str] = []
     fetch = bench.mirror.fetch_main
 
-    def asking() -> str:
-        asked.append("")
+    def counting_fetch() -> str:
+        fetches.append("")
         return fetch()
 
-    monkeypatch.setattr(bench.mirror, "fetch_main", asking)
+    monkeypatch.setattr(bench.mirror, "fetch_main", counting_fetch)
     bench.pool.refresh(main)
     bench.pool.open()
     bench.filled(main)
-    assert asked == []
+    assert fetches == []
     newer = bench.commit({"newer": "newer"})
     bench.pool.refresh(newer)
     bench.filled(newer)
-    assert asked
+    assert fetches
 
 
-def test_an_empty_pool_says_so_and_a_closed_one_leaves_nothing(bench: PoolBench) -> None:
-    place = bench.home / "run"
-    assert not bench.pool.take(place / "workspace", place / "home", "x", "b")
+def test_an_empty_pool_returns_false_and_a_closed_pool_leaves_no_files(bench: PoolBench) -> None:
+    run_dir = bench.home / "run"
+    assert not bench.pool.take(run_dir / "workspace", run_dir / "home", "x", "b")
     bench.pool.open()
     bench.filled(bench.mirror.fetch_main())
     bench.pool.close()
@@ -121,22 +121,22 @@ def test_two_workspaces_as_root_have_two_owners(bench: PoolBench) -> None:
     assert owners == {os.getuid()} if os.getuid() else len(owners - {0}) == 2
 
 
-def test_agents_of_a_root_who_hides_everything_still_read_the_mirror(tmp_path: Path) -> None:
+def test_agents_read_the_mirror_despite_a_strict_umask(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
-        made = PoolBench(tmp_path)
-        made.pool.open()
-        made.filled(made.mirror.fetch_main())
-        place = _take(made, "1", made.mirror.fetch_main())
-        assert made.inside(place, "git log --format=%s; cat first") == "first\nfirst"
-        made.pool.close()
+        pool_bench = PoolBench(tmp_path)
+        pool_bench.pool.open()
+        pool_bench.filled(pool_bench.mirror.fetch_main())
+        run_dir = _take(pool_bench, "1", pool_bench.mirror.fetch_main())
+        assert pool_bench.inside(run_dir, "git log --format=%s; cat first") == "first\nfirst"
+        pool_bench.pool.close()
     finally:
         os.umask(before)
 
 
 @pytest.fixture
 def slow_rm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An `rm` that takes as long as that of a large node_modules."""
+    """An `rm` as slow as that of a large node_modules."""
     tools = tmp_path / "tools"
     tools.mkdir()
     (tools / "rm").write_text("#!/bin/sh\necho $$ >$0.pid\nexec sleep 600\n")
@@ -145,7 +145,7 @@ def slow_rm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tools / "rm"
 
 
-def test_a_stop_deletes_nothing_and_the_next_start_does(
+def test_the_next_start_deletes_the_workspaces_of_a_stopped_pool(
     bench: PoolBench, slow_rm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trash = Trash(bench.home / "trash")
@@ -158,8 +158,8 @@ def test_a_stop_deletes_nothing_and_the_next_start_does(
     wait_for(slow_rm.with_name("rm.pid").exists, "the deletion is under way")
     # This would take ten minutes.
     trash.close()
-    (left,) = (bench.home / "trash").iterdir()
-    assert len(list(left.iterdir())) == 2
+    (remaining,) = (bench.home / "trash").iterdir()
+    assert len(list(remaining.iterdir())) == 2
     slow_rm.unlink()
     again = Trash(bench.home / "trash")
     again.open()
@@ -167,15 +167,15 @@ def test_a_stop_deletes_nothing_and_the_next_start_does(
     again.close()
 
 
-def test_a_pool_that_is_filled_when_a_stop_comes_makes_no_more(bench: PoolBench) -> None:
+def test_a_stop_ends_the_filling_of_the_pool(bench: PoolBench) -> None:
     stopping = threading.Event()
-    made: list[Path] = []
+    created: list[Path] = []
 
     class Setup:
         def refuse_large(self, commit: str) -> None: ...
 
         def install_setup(self, workspace: Path, commit: str) -> str:
-            made.append(workspace)
+            created.append(workspace)
             stopping.set()
             return ""
 
@@ -183,13 +183,13 @@ def test_a_pool_that_is_filled_when_a_stop_comes_makes_no_more(bench: PoolBench)
         bench.mirror, bench.sandbox, bench.home / "pool", 5, ADA, setup=Setup(), stopping=stopping
     )
     pool.open()
-    wait_for(lambda: bool(made), "one is being made")
+    wait_for(lambda: bool(created), "one is being made")
     pool.close()
-    assert len(made) == 1
+    assert len(created) == 1
     assert pool._ready == []
 
 
-def test_what_its_agent_made_read_only_is_deleted_in_the_background(tmp_path: Path) -> None:
+def test_a_read_only_workspace_is_deleted_in_the_background(tmp_path: Path) -> None:
     trash = Trash(tmp_path / "trash")
     trash.open()
     stubborn = tmp_path / "workspace"

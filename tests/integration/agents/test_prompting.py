@@ -1,4 +1,4 @@
-"""Prompts: what is asked for, and foreign text that stays data."""
+"""Prompts: the requested answers, and foreign text that stays data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fenced(text: str, nonce: str = NONCE) -> str:
 
 
 def outside(prompt: str) -> str:
-    """What is left of a prompt without the blocks that others wrote."""
+    """Remove the blocks of foreign text from a prompt."""
     (nonce,) = set(re.findall(r"\[begin (\w+)\] and \[end \1\]", prompt))
     return re.sub(rf"(?ms)^\[begin {nonce}\]\n.*?^\[end {nonce}\]\n", "[block]\n", prompt)
 
@@ -57,7 +57,7 @@ ROLES: dict[str, Asked] = {
 WORKERS = [role for role in ROLES if role != "po"]
 
 
-def test_the_product_owner_is_asked_for_a_list_and_told_what_was_wrong_with_the_last() -> None:
+def test_the_planner_is_asked_for_a_list_and_gets_the_errors_of_the_last_plan() -> None:
     first = prompting.po("make $it ${so}", [], nonce=NONCE)
     assert fenced("make $it ${so}") in first
     assert '"depends_on"' in first
@@ -68,21 +68,21 @@ def test_the_product_owner_is_asked_for_a_list_and_told_what_was_wrong_with_the_
 
 
 @pytest.mark.parametrize("role", ["review", "check"])
-def test_a_verdict_is_asked_for_in_exactly_two_forms_at_the_very_end(role: str) -> None:
+def test_the_prompt_ends_with_the_two_forms_of_a_verdict(role: str) -> None:
     lines = ROLES[role](nonce=NONCE).rstrip().splitlines()
     assert lines[-2] == "APPROVED"
     assert lines[-1].startswith("CHANGES_NEEDED: the reason")
 
 
 @pytest.mark.parametrize("role", ["implement", "fix", "resolve", "check"])
-def test_the_feedback_that_is_asked_for_can_be_read_when_it_is_filled_in(role: str) -> None:
+def test_the_requested_form_of_feedback_can_be_read_back(role: str) -> None:
     prompt = ROLES[role](nonce=NONCE)
     block = prompt[prompt.index("---\ncaloron_feedback:") :].partition("\n---\n")[0] + "\n---\n"
     answer = block.replace("task_clarity:", "task_clarity: 9")
     answer = answer.replace("self_assessment:", "self_assessment: blocked")
-    said = feedback.parse(f"I tried.\n\n{answer}\nAPPROVED\n")
-    assert said is not None
-    assert (said.task_clarity, said.self_assessment) == (9, "blocked")
+    parsed = feedback.parse(f"I tried.\n\n{answer}\nAPPROVED\n")
+    assert parsed is not None
+    assert (parsed.task_clarity, parsed.self_assessment) == (9, "blocked")
     assert parse_verdict(f"I tried.\n\n{answer}\nAPPROVED\n") == Approved()
 
 
@@ -91,7 +91,7 @@ def test_a_reviewer_is_not_asked_for_feedback_on_the_task() -> None:
     assert "caloron_feedback" not in ROLES["po"](nonce=NONCE)
 
 
-def test_every_foreign_text_stands_between_delimiters_and_empty_parts_are_left_out() -> None:
+def test_every_foreign_text_is_delimited_and_empty_parts_are_omitted() -> None:
     review = task("review", diff="the diff", verify_output="the tests")
     assert fenced("the diff") in review
     assert fenced("the tests") in review
@@ -109,7 +109,7 @@ def test_every_foreign_text_stands_between_delimiters_and_empty_parts_are_left_o
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_no_foreign_word_stands_outside_its_block(role: str) -> None:
+def test_foreign_text_is_only_inside_its_block(role: str) -> None:
     prompt = ROLES[role]("qwertz", nonce=NONCE, **({} if role == "po" else {"goal": "qwertz"}))
     assert "qwertz" in prompt
     assert "qwertz" not in outside(prompt)
@@ -136,12 +136,12 @@ def test_an_instruction_inside_a_diff_has_no_effect_on_the_form_of_a_review() ->
 
 @settings(deadline=None)
 @given(st.text(f"[]beginend {NONCE}\n", max_size=300), st.text())
-def test_no_text_whatever_breaks_out(near: str, far: str) -> None:
+def test_no_text_leaves_its_block(near: str, far: str) -> None:
     prompt = task("review", near, diff=near + far, verify_output=far)
     (nonce,) = set(re.findall(r"\[begin (\w+)\] and \[end \1\]", prompt))
     blocks = re.findall(rf"(?ms)^\[begin {nonce}\]\n(.*?)\n\[end {nonce}\]$", prompt)
     assert (near + far).strip() in ("", *blocks)
-    # The sentence that explains them and the blocks themselves: nothing else has the nonce.
+    # Only the explaining sentence and the delimiters contain the nonce.
     assert prompt.count(nonce) == 2 + 2 * len(blocks)
 
 
@@ -153,14 +153,14 @@ def test_conventions_reach_every_role_as_rules_and_not_as_data(role: str) -> Non
 
 
 @pytest.mark.parametrize("role", WORKERS)
-def test_the_goal_of_the_sprint_is_known_as_context_to_all_who_work(role: str) -> None:
+def test_the_goal_of_the_sprint_is_in_the_context_of_each_role(role: str) -> None:
     prompt = ROLES[role](nonce=NONCE, goal="a faster shop")
     assert f"only the task is yours):\n{fenced('a faster shop')}" in prompt
     assert "goal" not in ROLES[role](nonce=NONCE)
 
 
 @pytest.mark.parametrize("role", ["implement", "fix", "resolve"])
-def test_the_files_that_the_planner_named_reach_those_who_write_the_change(role: str) -> None:
+def test_the_files_named_by_the_planner_are_in_the_prompts_of_developers(role: str) -> None:
     prompt = ROLES[role](nonce=NONCE, touches=("src/shop.py", "tests/test_shop.py"))
     files = fenced("- src/shop.py\n- tests/test_shop.py")
     assert f"change others where the task needs it):\n{files}" in prompt
@@ -168,7 +168,7 @@ def test_the_files_that_the_planner_named_reach_those_who_write_the_change(role:
 
 
 @pytest.mark.parametrize("role", ["implement", "fix", "resolve"])
-def test_an_interrupted_agent_is_told_to_go_on_from_what_it_left(role: str) -> None:
+def test_the_prompt_of_an_interrupted_agent_asks_to_continue(role: str) -> None:
     assert "interrupted" in outside(ROLES[role](nonce=NONCE, restarted=True))
     assert "interrupted" not in ROLES[role](nonce=NONCE)
 
@@ -182,7 +182,7 @@ def test_standing_instructions_hold_the_rules_and_the_conventions() -> None:
     assert "no tabs" in with_conventions
 
 
-def test_each_prompt_is_short_enough_to_be_read() -> None:
+def test_each_prompt_is_short() -> None:
     files = list(Path(inspect.getfile(prompting)).with_name("prompts").glob("*.md"))
     assert len(files) == 10
     for file in files:

@@ -1,4 +1,4 @@
-"""The filtering proxy as a process of its own, spoken to over its socket."""
+"""The filtering proxy as a process, used through its socket."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Proxied:
         return made
 
     def ask(self, request: str) -> str:
-        """Everything that comes back for one request."""
+        """Return the whole answer to one request."""
         with self.connect() as connection:
             connection.sendall(request.replace("\n", "\r\n").encode("latin-1"))
             answer = b""
@@ -122,11 +122,11 @@ def echo() -> Iterator[int]:
         ("[2001:db8::1]:443", "[2001:db8::1]:443", True),
     ],
 )
-def test_the_list_allows_what_it_names(entry: str, target: str, allowed: bool) -> None:
+def test_the_list_allows_only_its_entries(entry: str, target: str, allowed: bool) -> None:
     assert (AllowList([entry]).trust(*split_port(target)) > 0) is allowed
 
 
-def test_a_port_that_is_none_is_refused() -> None:
+def test_an_invalid_port_is_refused() -> None:
     for authority in ("x.org:", "x.org:http", "x.org:99999", "x.org:٤٤٣"):
         with pytest.raises(Refused):
             split_port(authority)
@@ -191,13 +191,13 @@ def test_plain_http_reaches_the_server_as_a_request_of_its_own(echo: int) -> Non
         ("GET http://x.org/" + "a" * 100_000 + " HTTP/1.1", "431"),
     ],
 )
-def test_what_cannot_be_done_is_answered(request_line: str, status: str) -> None:
+def test_an_impossible_request_is_answered_with_an_error(request_line: str, status: str) -> None:
     with proxied("x.org", "gone.example.invalid") as made:
         tail = "" if status == "431" else "\n\n"
         assert made.ask(request_line + tail).startswith(f"HTTP/1.1 {status} ")
 
 
-def test_a_name_that_leads_to_this_machine_is_no_way_to_its_servers(echo: int) -> None:
+def test_a_name_that_resolves_to_this_machine_is_refused(echo: int) -> None:
     """The resolver reads `127.1` as an address, but it is not how an address is written."""
     with proxied(f"127.1:{echo}", "*") as made:
         for target in (f"127.1:{echo}", f"0x7f000001:{echo}", f"127.0.0.1:{echo}"):
@@ -222,7 +222,7 @@ def corporate_proxy() -> Iterator[tuple[int, list[str]]]:
         yield port, requests
 
 
-def test_where_this_machine_has_to_use_a_proxy_connections_go_through_it() -> None:
+def test_connections_use_the_proxy_of_this_machine() -> None:
     with corporate_proxy() as (port, requests):
         env = {
             "HTTPS_PROXY": f"http://me:p%40ss@127.0.0.1:{port}",
@@ -268,7 +268,7 @@ _PUBLIC = ("8.8.8.8", "::ffff:8.8.8.8", "2606:4700::1111", "64:ff9b::808:808")
 
 
 @pytest.mark.parametrize("address", _LOOPBACK_IN_DISGUISE)
-def test_no_name_leads_to_this_machine_in_any_disguise(address: str) -> None:
+def test_a_local_address_is_reached_only_if_it_is_listed_as_an_address(address: str) -> None:
     assert not permits(PUBLIC, address)
     assert not permits(NAMED, address)
     assert permits(LITERAL, address)
@@ -289,7 +289,7 @@ def test_public_addresses_are_public_in_every_form(address: str) -> None:
 
 _ANY_IPV4 = st.integers(0, 2**32 - 1).map(ipaddress.IPv4Address)
 _ANY_IPV6 = st.integers(0, 2**128 - 1).map(ipaddress.IPv6Address)
-#: Networks that `ipaddress` does not call global, and that nobody has.
+#: Networks that `ipaddress` does not call global, and that are not in use.
 _DOCUMENTATION = [
     ipaddress.IPv4Network(network)
     for network in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
@@ -346,12 +346,12 @@ def test_no_ipv6_address_is_public_that_ipaddress_does_not_call_global(
 
 
 @given(st.text())
-def test_what_is_no_address_is_not_reached(text: str) -> None:
+def test_an_invalid_address_is_not_public(text: str) -> None:
     assume(not re.fullmatch(r"[0-9a-fA-F:.%]+.*", text, re.DOTALL))
     assert not permits(LITERAL, text)
 
 
-def test_an_address_is_judged_and_then_connected_to_without_a_second_look_up(
+def test_a_name_is_resolved_only_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A resolver that answers differently the second time gains nothing."""
@@ -361,7 +361,7 @@ def test_an_address_is_judged_and_then_connected_to_without_a_second_look_up(
     class Never(socket.socket):
         def connect(self, address: Any) -> None:
             reached.append(address)
-            raise ConnectionRefusedError("tests connect to nobody")
+            raise ConnectionRefusedError("tests open no connections")
 
     def resolve(host: str, port: int, **_: Any) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(answers), port))]
@@ -395,14 +395,14 @@ def test_a_name_that_leads_to_an_address_that_is_not_public_is_not_connected_to(
     assert address in capsys.readouterr().err
 
 
-def test_a_server_that_is_down_is_told_as_such() -> None:
+def test_a_server_that_is_down_is_reported_as_such() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with proxied(f"127.0.0.1:{port}") as made:
         assert made.ask(f"CONNECT 127.0.0.1:{port} HTTP/1.1\n\n").startswith("HTTP/1.1 502 ")
 
 
-def test_who_says_nothing_or_goes_away_does_not_stop_the_others(echo: int) -> None:
+def test_silent_and_closed_connections_do_not_block_others(echo: int) -> None:
     with proxied(f"127.0.0.1:{echo}") as made:
         silent = [made.connect() for _ in range(50)]
         with made.tunnel(f"127.0.0.1:{echo}") as tunnel:
@@ -412,7 +412,7 @@ def test_who_says_nothing_or_goes_away_does_not_stop_the_others(echo: int) -> No
             connection.close()
 
 
-def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+def test_the_proxy_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     folder = Path(tempfile.mkdtemp(prefix="caloron-proxy-"))
     argv = (sys.executable, "-S", "-E", _PROXY, str(folder / "proxy.sock"), "x.org")
     script = (
@@ -428,7 +428,7 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_it_is_small(echo: int) -> None:
+def test_the_proxy_needs_little_memory(echo: int) -> None:
     with proxied(f"127.0.0.1:{echo}") as made, made.tunnel(f"127.0.0.1:{echo}") as tunnel:
         tunnel.sendall(b"x" * 100_000)
         status = Path(f"/proc/{made.process.pid}/status").read_text()

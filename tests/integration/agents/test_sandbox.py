@@ -1,4 +1,4 @@
-"""The sandbox where it cannot run, where it must refuse, and how its processes end."""
+"""The sandbox: missing requirements, refused requests, and the end of its processes."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def inside(workspace: Path, *argv: str, **spec: Any) -> Output:
 
 
 def fake(tmp_path: Path, script: str) -> str:
-    """A program in the place of bubblewrap."""
+    """Create a program that replaces bubblewrap."""
     program = tmp_path / "bwrap"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     return str(program)
 
 
-def test_a_sandbox_can_run_here() -> None:
+def test_a_sandbox_runs_on_this_machine() -> None:
     Bubblewrap().check()
 
 
-def test_without_bubblewrap_the_user_is_told_what_to_install(workspace: Path) -> None:
+def test_without_bubblewrap_the_error_names_the_package(workspace: Path) -> None:
     missing = Bubblewrap(binary="no-such-bwrap")
     with pytest.raises(PreconditionFailed) as refusal:
         missing.check()
@@ -69,10 +69,10 @@ def test_without_bubblewrap_the_user_is_told_what_to_install(workspace: Path) ->
         ("Creating new namespace failed: Resource temporarily unavailable", "processes", "ulimit"),
         ("Can't mount proc on /newroot/proc: Operation not permitted", "masked", "systempaths"),
         ("Unknown option --disable-userns", "too old", "0.8"),
-        ("something nobody ever saw", "something nobody ever saw", "caloron doctor"),
+        ("an unknown complaint", "an unknown complaint", "caloron doctor"),
     ],
 )  # fmt: skip
-def test_what_bubblewrap_complains_about_is_told_with_its_remedy(
+def test_a_complaint_of_bubblewrap_is_reported_with_its_remedy(
     tmp_path: Path, complaint: str, meaning: str, remedy: str
 ) -> None:
     with pytest.raises(PreconditionFailed) as refusal:
@@ -82,31 +82,31 @@ def test_what_bubblewrap_complains_about_is_told_with_its_remedy(
 
 
 @pytest.mark.parametrize("script", ["exit 0", "echo out"])
-def test_a_sandbox_that_runs_nothing_is_no_sandbox(tmp_path: Path, script: str) -> None:
+def test_a_sandbox_that_does_not_run_its_command_is_refused(tmp_path: Path, script: str) -> None:
     with pytest.raises(PreconditionFailed):
         Bubblewrap(binary=fake(tmp_path, script)).check()
 
 
 @pytest.mark.parametrize("kind", [Bubblewrap, NoSandbox])
-def test_a_workspace_that_is_a_link_or_not_there_is_refused(
+def test_a_missing_or_linked_workspace_is_refused(
     tmp_path: Path, kind: type[Bubblewrap | NoSandbox]
 ) -> None:
     link = tmp_path / "link"
     link.symlink_to("/")
-    for place in (link, tmp_path / "nothing"):
+    for workspace in (link, tmp_path / "nothing"):
         with pytest.raises(PreconditionFailed, match="is not a folder"):
-            kind().confine(("true",), SandboxSpec(workspace=place))
+            kind().confine(("true",), SandboxSpec(workspace=workspace))
 
 
 @pytest.mark.parametrize(
     "host", ["", "two words", "http://x.org", "x.org:0", "x.org:70000", "*", "*.*.x", "-x", "x/y"]
 )
-def test_what_is_no_host_is_refused(workspace: Path, host: str) -> None:
+def test_an_invalid_host_is_refused(workspace: Path, host: str) -> None:
     with pytest.raises(UsageError, match="is not a host"):
         inside(workspace, "true", network="model", hosts=(host,))
 
 
-def test_hosts_that_settings_name_are_found_with_their_ports() -> None:
+def test_hosts_of_settings_are_allowed_with_their_ports() -> None:
     texts = (
         "https://packages.example.invalid/simple",
         "[global]\nindex-url = http://me:pw@10.1.2.3:8081/pypi\nfind-links = /opt",
@@ -124,7 +124,7 @@ def test_hosts_that_settings_name_are_found_with_their_ports() -> None:
     )
 
 
-def test_a_port_that_nobody_inside_could_open_is_refused() -> None:
+def test_a_port_that_cannot_be_forwarded_is_refused() -> None:
     with pytest.raises(UsageError, match="below 1024"):
         network.open_link(("127.0.0.1:80",))
 
@@ -135,8 +135,8 @@ def test_a_port_of_the_machine_may_be_that_of_the_forwarder(workspace: Path) -> 
     assert done.stdout == b"http://127.0.0.1:3129\n"
 
 
-def test_a_limit_is_never_asked_to_be_above_what_the_user_may(workspace: Path) -> None:
-    """`prlimit` would fail, and with it the agent."""
+def test_a_limit_is_never_above_the_limit_of_the_user(workspace: Path) -> None:
+    """`prlimit` refuses a higher limit, which would fail the agent."""
     script = (
         "import resource, sys\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))\n"
@@ -159,10 +159,10 @@ def test_without_a_sandbox_the_environment_is_still_an_allow_list(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", "secret")
-    spec = SandboxSpec(workspace=workspace, home=workspace, env={"GIVEN": "1"})
+    spec = SandboxSpec(workspace=workspace, home=workspace, env={"ALLOWED": "1"})
     confined = NoSandbox().confine(("env",), spec)
     assert confined.cwd == workspace
-    known = {"PATH", "HOME", "LANG", "LC_ALL", "TERM", "TZ", "GIVEN"}
+    known = {"PATH", "HOME", "LANG", "LC_ALL", "TERM", "TZ", "ALLOWED"}
     assert set(confined.env) - set(mounts.certificates()) <= known
     assert confined.env["HOME"] == str(workspace)
     assert confined.argv == ("env",)
@@ -171,7 +171,7 @@ def test_without_a_sandbox_the_environment_is_still_an_allow_list(
 
 @pytest.fixture
 def running(workspace: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A sandbox with a daemon in it that ignores whoever asks it to end."""
+    """A sandbox with a daemon that ignores signals to end."""
     script = "(setsid sh -c 'trap \"\" TERM HUP INT; while :; do date > beat; sleep 0.05; done' &)"
     spec = SandboxSpec(workspace=workspace)
     confined = Bubblewrap().confine(("sh", "-c", f"{script}; sleep 600"), spec)
@@ -187,16 +187,16 @@ def beats(workspace: Path) -> bool:
     return (workspace / "beat").exists()
 
 
-def test_who_ends_the_outer_process_ends_everybody(
+def test_the_end_of_the_outer_process_ends_all_processes(
     running: subprocess.Popen[bytes], workspace: Path
 ) -> None:
     assert beats(workspace)
     running.send_signal(signal.SIGKILL)
     running.wait()
-    wait_for(lambda: not beats(workspace), "everybody has ended")
+    wait_for(lambda: not beats(workspace), "all processes have ended")
 
 
-def test_exit_codes_come_out(workspace: Path) -> None:
+def test_exit_codes_are_returned(workspace: Path) -> None:
     assert inside(workspace, "sh", "-c", "exit 42").returncode == 42
     assert inside(workspace, "sh", "-c", "kill -9 $$").returncode == 137
     assert inside(workspace, "no-such-program").returncode != 0
@@ -205,13 +205,13 @@ def test_exit_codes_come_out(workspace: Path) -> None:
 def test_sandboxes_start_from_many_threads_at_once(tmp_path: Path) -> None:
     codes: list[int] = []
 
-    def one(number: int) -> None:
+    def run_in_sandbox(number: int) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
         network = "model" if number % 2 else "none"
         codes.append(inside(folder, "sh", "-c", f"exit {number}", network=network).returncode)
 
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(8)]
+    threads = [threading.Thread(target=run_in_sandbox, args=(number,)) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -219,7 +219,7 @@ def test_sandboxes_start_from_many_threads_at_once(tmp_path: Path) -> None:
     assert sorted(codes) == list(range(8))
 
 
-def test_no_process_of_a_sandbox_gets_a_secret_by_its_command_line(workspace: Path) -> None:
+def test_no_command_line_of_a_sandbox_contains_a_secret(workspace: Path) -> None:
     spec = SandboxSpec(workspace=workspace, env={"API_KEY": "very-secret"})
     confined = Bubblewrap().confine(("sh", "-c", "echo $API_KEY"), spec)
     assert "very-secret" not in " ".join(confined.argv)
@@ -227,7 +227,7 @@ def test_no_process_of_a_sandbox_gets_a_secret_by_its_command_line(workspace: Pa
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives folders away")
-class TestHandingOver:
+class TestOwnership:
     def test_everything_in_the_folders_belongs_to_one_agent(self, tmp_path: Path) -> None:
         one, two = tmp_path / "one", tmp_path / "two"
         for folder in (one / "a" / "b", two):
@@ -258,7 +258,7 @@ class TestHandingOver:
         Bubblewrap().give_ownership(moved, home)
         assert {moved.stat().st_uid, (moved / "new").stat().st_uid, home.stat().st_uid} == {owner}
 
-    def test_a_tree_without_end_is_no_trap(self, workspace: Path) -> None:
+    def test_a_deep_tree_gets_its_owner(self, workspace: Path) -> None:
         deep = "import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')\n"
         subprocess.run((sys.executable, "-c", deep), cwd=workspace, check=True)
         bubblewrap.chown_tree(workspace, bubblewrap.agent_uid(workspace))
@@ -266,40 +266,40 @@ class TestHandingOver:
         subprocess.run(("rm", "-rf", str(workspace)), check=True)
 
     def test_agents_of_two_workspaces_have_two_user_ids(self, tmp_path: Path) -> None:
-        uids = {bubblewrap.agent_uid(_made(tmp_path / name)) for name in ("a", "b", "c")}
+        uids = {bubblewrap.agent_uid(_new_folder(tmp_path / name)) for name in ("a", "b", "c")}
         assert len(uids) == 3
 
     def test_a_mirror_that_its_agent_could_not_read_is_refused(
         self, tmp_path: Path, workspace: Path
     ) -> None:
-        mirror = _made(tmp_path / "mirror.git")
+        mirror = _new_folder(tmp_path / "mirror.git")
         mirror.chmod(0o700)
         with pytest.raises(PreconditionFailed, match="agents cannot read"):
             Bubblewrap(mirror=mirror).confine(("true",), SandboxSpec(workspace=workspace))
 
 
-def _made(folder: Path) -> Path:
+def _new_folder(folder: Path) -> Path:
     folder.mkdir()
     return folder
 
 
-def test_what_a_killed_proxy_left_behind_is_removed(workspace: Path) -> None:
-    left = runtime_dir.link_folder()
+def test_the_folder_of_a_killed_proxy_is_removed(workspace: Path) -> None:
+    stale = runtime_dir.link_folder()
     with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(left / runtime_dir.SOCKET))
-        # Bound, never listened to: what a proxy leaves that was killed.
+        dead.bind(str(stale / runtime_dir.SOCKET))
+        # A killed proxy leaves a bound socket without a listener.
     used = runtime_dir.link_folder()
     with socket.socket(socket.AF_UNIX) as alive:
         alive.bind(str(used / runtime_dir.SOCKET))
         alive.listen()
-        runtime_dir.prune(left.parent)
-        assert not left.exists()
+        runtime_dir.prune(stale.parent)
+        assert not stale.exists()
         assert used.exists()
     (used / runtime_dir.SOCKET).unlink()
     used.rmdir()
 
 
-def test_what_no_sandbox_was_started_with_for_long_is_removed() -> None:
+def test_old_files_of_sandboxes_are_removed() -> None:
     file = runtime_dir.keep("passwd-1", b"x")
     unused, fresh = runtime_dir.link_folder(), runtime_dir.link_folder()
     for path in (file, unused):
@@ -309,7 +309,7 @@ def test_what_no_sandbox_was_started_with_for_long_is_removed() -> None:
     fresh.rmdir()
 
 
-def test_no_folder_of_a_proxy_stays_when_it_ended_as_it_should(workspace: Path) -> None:
+def test_a_proxy_removes_its_folder_at_its_end(workspace: Path) -> None:
     confined = Bubblewrap().confine(
         ("sh", "-c", "until [ -S /proxy/proxy.sock ]; do sleep 0.01; done"),
         SandboxSpec(workspace=workspace, network="model"),
@@ -324,13 +324,13 @@ def test_a_scratch_folder_that_others_can_enter_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "getuid", lambda: f"test-{os.getpid()}")
-    place = Path(f"/tmp/caloron-test-{os.getpid()}")
-    place.symlink_to(tmp_path)
+    link = Path(f"/tmp/caloron-test-{os.getpid()}")
+    link.symlink_to(tmp_path)
     try:
         with pytest.raises(PreconditionFailed, match="not a folder of yours alone"):
             runtime_dir.folder()
     finally:
-        place.unlink()
+        link.unlink()
 
 
 def test_the_filter_of_system_calls_is_made_for_the_machines_we_know() -> None:
@@ -341,12 +341,12 @@ def test_the_filter_of_system_calls_is_made_for_the_machines_we_know() -> None:
     assert seccomp.program() in known
 
 
-def test_where_a_workspace_is_inside_does_not_depend_on_where_it_is_outside() -> None:
+def test_the_path_of_a_workspace_inside_is_constant() -> None:
     assert Bubblewrap().inside(Path("/a/b")) == bubblewrap.WORKSPACE
     assert Bubblewrap().sandbox_home(Path("/a/c")) == bubblewrap.HOME
 
 
-def test_an_organisations_certificates_are_visible_inside_wherever_they_lie(
+def test_certificates_of_an_organisation_are_visible_inside(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = tmp_path / "own-ca.pem"

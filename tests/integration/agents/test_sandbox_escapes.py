@@ -1,4 +1,4 @@
-"""What an agent tries in order to get out of its sandbox, as root and as an ordinary user."""
+"""Attempts of an agent to leave its sandbox, as root and as an ordinary user."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def cage(request: pytest.FixtureRequest) -> Iterator[Cage]:
 
 @pytest.fixture
 def server() -> Iterator[int]:
-    """The port of a server on this machine that nobody inside may reach unasked."""
+    """The port of a server on this machine that a sandbox may not reach by default."""
     with HttpServer(lambda _: Reply("hello")) as listening:
         yield listening.port
 
 
-_LOOK = """
+_OPEN_FILES = """
 import os, sys
 for path in sys.argv[1:]:
     try:
@@ -76,8 +76,8 @@ attempt("clone_user", lambda: libc.syscall(56 if os.uname().machine == "x86_64" 
 """
 
 
-def test_nothing_that_the_user_or_the_project_has_can_be_read(cage: Cage) -> None:
-    done = cage.run("PYTHON", _LOOK, *map(str, cage.valuables), "/etc/shadow")
+def test_files_of_the_user_and_of_the_project_cannot_be_read(cage: Cage) -> None:
+    done = cage.run("PYTHON", _OPEN_FILES, *map(str, cage.valuables), "/etc/shadow")
     assert done.out.split() == ["FileNotFoundError"] * (len(cage.valuables) + 1)
 
 
@@ -85,7 +85,7 @@ def test_the_users_home_and_the_folders_around_a_workspace_show_no_names(cage: C
     done = cage.shell(f"ls -A {cage.user_home} {cage.project} {cage.run_dir} /run /var /root/.ssh")
     assert SECRET not in done.out
     assert not {"ledger.sqlite", ".ssh", "runs", "spec.json"} & set(done.out.split())
-    # Our own program is read-only inside: if it lies below such a folder, only the way to it shows.
+    # Caloron itself is read-only inside, so its parent folders may exist.
     absent = [f for f in ("/run", "/var", "/sys") if not Path(sys.prefix).is_relative_to(f)]
     assert cage.shell(" && ".join(f"test ! -e {folder}" for folder in absent)).code == 0
 
@@ -104,26 +104,26 @@ def test_the_mirror_can_be_read_but_not_written(cage: Cage) -> None:
 
 def test_only_the_workspace_and_the_private_home_can_be_written(cage: Cage) -> None:
     places = ("/", "/usr", "/usr/bin", "/etc", "/dev", "/home", "/bin", "/etc/ssl/certs")
-    script = "; ".join(f"touch {place}/planted && echo WRITTEN {place}" for place in places)
+    script = "; ".join(f"touch {folder}/planted && echo WRITTEN {folder}" for folder in places)
     done = cage.shell(f"{script}; touch /workspace/mine ~/mine /tmp/mine /dev/shm/mine && echo ok")
     assert done.out.strip() == "ok"
     assert (cage.workspace / "mine").exists()
     assert (cage.home / "mine").exists()
 
 
-def test_what_lies_in_the_private_tmp_is_gone_afterwards(cage: Cage) -> None:
+def test_the_private_tmp_is_removed_after_the_command(cage: Cage) -> None:
     outside = set(Path("/tmp").iterdir())
     assert cage.shell("echo x > /tmp/left-behind; ls /tmp").out.strip().endswith("left-behind")
     assert "left-behind" not in cage.shell("ls -A /tmp").out
     assert not any(path.name == "left-behind" for path in {*Path("/tmp").iterdir()} - outside)
 
 
-def test_the_environment_of_the_host_does_not_come_in(cage: Cage) -> None:
+def test_the_environment_of_the_host_is_not_inherited(cage: Cage) -> None:
     done = cage.shell(
-        "env; cat /proc/*/environ /proc/*/cmdline | tr '\\0' '\\n'", env={"GIVEN": "1"}
+        "env; cat /proc/*/environ /proc/*/cmdline | tr '\\0' '\\n'", env={"ALLOWED": "1"}
     )
     assert SECRET not in done.out + done.err
-    assert "GIVEN=1" in done.out.split()
+    assert "ALLOWED=1" in done.out.split()
     known = {"HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "PWD", "SHELL", "TERM", "TZ", "USER"}
     alone = cage.python("import os; print(*os.environ)")
     assert set(alone.out.split()) <= known | {"RUSTUP_HOME", "VOLTA_HOME", "LC_CTYPE"}
@@ -140,7 +140,7 @@ def test_other_processes_cannot_be_seen_or_ended(cage: Cage) -> None:
                 "except OSError as error: print(type(error).__name__)\n"
             )
             assert done.out.split() == ["2", "True", "ProcessLookupError"]
-            # Everybody that it can see is itself and what belongs to its sandbox.
+            # The command sees only the processes of its sandbox.
             cage.shell("kill -9 -1; kill -9 1; true")
             assert victim.poll() is None
         finally:
@@ -160,7 +160,7 @@ def test_no_call_of_the_kernel_loosens_the_sandbox(cage: Cage) -> None:
     )
 
 
-def test_no_power_is_left_and_none_can_be_got(cage: Cage) -> None:
+def test_a_command_has_no_capabilities_and_gains_none(cage: Cage) -> None:
     done = cage.shell(
         "grep -E '^(CapInh|CapPrm|CapEff|CapAmb|NoNewPrivs|Seccomp):' /proc/self/status"
     )
@@ -200,15 +200,13 @@ knock(lambda: abstract.connect("\\0caloron-escapes-@DRIVER@") or abstract)
 
 
 @pytest.mark.parametrize("network", ["none", "model", "public"])
-def test_without_a_way_out_neither_this_machine_nor_others_are_reached(
-    cage: Cage, server: int, network: str
-) -> None:
+def test_without_a_network_no_machine_is_reached(cage: Cage, server: int, network: str) -> None:
     done = cage.run("PYTHON", _KNOCK, str(server), network=network)
     assert done.out.split() == ["refused"] * 3, done
 
 
 def test_with_the_full_network_this_machine_is_reached(cage: Cage, server: int) -> None:
-    """The other tests would pass as well if the server were not there."""
+    """Without this test the other tests would also pass if the server did not run."""
     done = cage.run("PYTHON", _KNOCK, str(server), network="full")
     assert done.out.split()[0] == "REACHED"
 
@@ -257,7 +255,7 @@ def test_the_socket_of_the_proxy_cannot_be_replaced(cage: Cage) -> None:
     assert done.err.count("Read-only file system") + done.err.count("busy") >= 2, done
 
 
-def test_a_fork_bomb_is_stopped_and_the_machine_goes_on(cage: Cage) -> None:
+def test_a_fork_bomb_is_stopped(cage: Cage) -> None:
     done = cage.python(
         "import os, time\n"
         "count = 0\n"
@@ -279,24 +277,24 @@ def test_a_memory_hog_is_stopped(cage: Cage) -> None:
     assert cage.python("bytearray(200 << 20)", caps={"memory_mb": 300}).code == 0
 
 
-@pytest.mark.parametrize("place", ["/workspace", "/home/agent"])
-def test_a_big_file_is_stopped(cage: Cage, place: str) -> None:
+@pytest.mark.parametrize("folder", ["/workspace", "/home/agent"])
+def test_a_big_file_is_stopped(cage: Cage, folder: str) -> None:
     done = cage.shell(
-        f"head -c 20M /dev/zero > {place}/big; ls -l {place}/big", caps={"file_mb": 4}
+        f"head -c 20M /dev/zero > {folder}/big; ls -l {folder}/big", caps={"file_mb": 4}
     )
     assert int(done.out.split()[4]) == 4 << 20, done
 
 
-@pytest.mark.parametrize("place", ["/tmp", "/dev/shm", "/home/agent"])
-def test_what_lies_in_memory_cannot_fill_it(cage: Cage, place: str) -> None:
-    script = f"for n in 1 2 3 4 5 6 7 8; do head -c 16M /dev/zero > {place}/$n; done"
-    done = cage.shell(f"{script}; du -smx {place} | cut -f1", home=None, caps={"memory_mb": 128})
+@pytest.mark.parametrize("folder", ["/tmp", "/dev/shm", "/home/agent"])
+def test_files_in_memory_are_limited(cage: Cage, folder: str) -> None:
+    script = f"for n in 1 2 3 4 5 6 7 8; do head -c 16M /dev/zero > {folder}/$n; done"
+    done = cage.shell(f"{script}; du -smx {folder} | cut -f1", home=None, caps={"memory_mb": 128})
     assert "No space left on device" in done.err
-    # What else lies there is small.
+    # The other files there are small.
     assert int(done.out) <= 40, done
 
 
-def test_links_in_a_workspace_lead_only_to_what_is_inside(cage: Cage) -> None:
+def test_links_in_a_workspace_resolve_inside_the_sandbox(cage: Cage) -> None:
     target = cage.valuables[0]
     (cage.workspace / "link").symlink_to(target)
     (cage.workspace / "up").symlink_to("../spec.json")
@@ -325,13 +323,13 @@ def test_a_daemon_does_not_outlive_the_agent(cage: Cage) -> None:
     assert not (cage.workspace / "alive").exists()
 
 
-def test_who_asks_a_question_gets_no_answer_and_does_not_wait(cage: Cage) -> None:
+def test_a_prompt_on_the_terminal_gets_no_answer_and_does_not_wait(cage: Cage) -> None:
     done = cage.shell("read answer; echo [$answer]; cat; python3 -c 'input()'; git commit")
     assert done.out.startswith("[]")
     assert "EOFError" in done.err
 
 
-def test_the_tools_of_the_machine_work_inside(cage: Cage) -> None:
+def test_tools_of_the_machine_work_inside(cage: Cage) -> None:
     done = cage.shell(
         "set -e; python3 -c 'import ssl, json; print(1 + 1)'; git --version;"
         " if command -v node; then node -e 'console.log(6 * 7)'; fi;"
@@ -361,7 +359,7 @@ def test_git_works_in_a_workspace_that_borrows_from_the_mirror(cage: Cage) -> No
     assert done.out.split() == ["two", "one"], done
 
 
-def test_files_given_to_read_are_at_their_own_paths_also_in_tmp(cage: Cage) -> None:
+def test_read_only_files_keep_their_paths(cage: Cage) -> None:
     tool = cage.root / "tools" / "bin" / "my-tool"
     tool.parent.mkdir(parents=True)
     tool.write_text("#!/bin/sh\necho works\n")
@@ -372,7 +370,7 @@ def test_files_given_to_read_are_at_their_own_paths_also_in_tmp(cage: Cage) -> N
     single.write_text("{}\n")
     done = cage.shell(
         f"my-tool; {link}; cat {single}; ls {cage.root}; echo x > {single}; rm {tool}",
-        read_only=[str(tool.parent), str(link), str(single), "/nonexistent/thing"],
+        read_only=[str(tool.parent), str(link), str(single), "/nonexistent/file"],
     )
     assert done.out.split()[:3] == ["works", "works", "{}"], done
     assert set(done.out.split()[3:]) <= {"fixture.json", "source", "tool-link", "tools"}
@@ -380,7 +378,7 @@ def test_files_given_to_read_are_at_their_own_paths_also_in_tmp(cage: Cage) -> N
     assert single.read_text() == "{}\n"
 
 
-def test_the_search_path_holds_only_folders_that_are_there(cage: Cage) -> None:
+def test_the_search_path_has_only_existing_folders(cage: Cage) -> None:
     done = cage.python(
         "import os; print(*(os.path.isdir(p) for p in os.environ['PATH'].split(':')))"
     )
@@ -393,7 +391,7 @@ def test_the_search_path_holds_only_folders_that_are_there(cage: Cage) -> None:
     assert "relative" not in odd.out
 
 
-def test_the_users_toolchains_are_there_without_the_credentials_beside_them(cage: Cage) -> None:
+def test_toolchains_of_the_user_are_visible_without_credentials(cage: Cage) -> None:
     tool = cage.user_home / ".cargo" / "bin" / "cargo-like"
     tool.parent.mkdir()
     tool.write_text("#!/bin/sh\necho $RUSTUP_HOME\n")
@@ -412,24 +410,24 @@ def test_the_users_toolchains_are_there_without_the_credentials_beside_them(cage
      ("{project}", "which every agent may read"), ("/", "agents may not read"),
      ("/proc/1", "agents may not read")],
 )  # fmt: skip
-def test_what_would_open_the_sandbox_is_refused_as_something_to_read(
+def test_a_read_only_path_that_opens_the_sandbox_is_refused(
     cage: Cage, path: str, word: str
 ) -> None:
     for folder in (cage.workspace, cage.home):
         (folder / "inner").mkdir()
-    place = path.format(workspace=cage.workspace, home=cage.home, project=cage.project)
-    assert word in cage.shell("true", read_only=[place]).refused
+    target = path.format(workspace=cage.workspace, home=cage.home, project=cage.project)
+    assert word in cage.shell("true", read_only=[target]).refused
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="agents have user ids of their own under root only")
-def test_under_root_a_forgotten_folder_is_still_not_run_in_as_root() -> None:
+def test_under_root_a_command_never_runs_as_root() -> None:
     with new_cage("root") as cage:
         done = cage.shell("id -u; touch mine", keep_owner=True)
         assert int(done.out) >= 1_900_000_000
         assert (cage.workspace / "mine").stat().st_uid == int(done.out)
 
 
-def test_the_interpreter_of_caloron_runs_inside_wherever_it_lies(cage: Cage) -> None:
+def test_the_interpreter_of_caloron_runs_inside(cage: Cage) -> None:
     done = cage.python("import sys; print(sys.executable)")
     expected = sys.executable if cage.uid == os.getuid() else "/usr/bin/python3"
     assert done.out.strip() == expected

@@ -1,4 +1,4 @@
-"""Limits that the kernel keeps for a whole sandbox, where systemd makes a scope for it."""
+"""Limits that the kernel enforces for a whole sandbox in a scope of systemd."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ needs_systemd = pytest.mark.skipif(
     "run this on a machine that was booted with systemd",
 )
 _CAPS = Caps(memory_mb=96, processes=40)
-#: Shared memory that is attached nowhere: no process has it, so no look at processes finds it.
+#: Shared memory that no process has attached, so a scan of processes does not count it.
 HOARD = """
 import ctypes, time
 libc = ctypes.CDLL(None)
 libc.shmat.restype = ctypes.c_void_p
 for _ in range(12):
     handle = libc.shmget(0, 16 << 20, 0o1600)
-    place = ctypes.c_void_p(libc.shmat(handle, None, 0))
-    ctypes.memset(place, 1, 16 << 20)
-    libc.shmdt(place)
-print("held", flush=True)
+    address = ctypes.c_void_p(libc.shmat(handle, None, 0))
+    ctypes.memset(address, 1, 16 << 20)
+    libc.shmdt(address)
+print("allocated", flush=True)
 time.sleep(5)
 """
 _LIMIT = "over 96 MB of memory, of 96 allowed by the kernel"
@@ -53,7 +53,7 @@ def _watch(workspace: Path) -> dict[str, object]:
 
 
 @needs_systemd
-def test_memory_that_no_process_has_ends_an_attempt_and_its_result_names_the_limit(
+def test_unattached_memory_over_the_limit_ends_an_attempt_with_the_limit_in_its_result(
     attempt: Attempt,
 ) -> None:
     confined = _confined(attempt.workspace, HOARD)
@@ -65,11 +65,11 @@ def test_memory_that_no_process_has_ends_an_attempt_and_its_result_names_the_lim
     )  # fmt: skip
     result = attempt.finished()
     assert result["over"] == _LIMIT
-    assert "held" not in (attempt.run_dir / "output.log").read_text()
+    assert "allocated" not in (attempt.run_dir / "output.log").read_text()
 
 
 @needs_systemd
-def test_a_setup_that_holds_such_memory_is_ended_for_its_limit(tmp_path: Path) -> None:
+def test_unattached_memory_over_the_limit_ends_a_setup(tmp_path: Path) -> None:
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     watch = Watch(memory_mb=96, processes=40, disk_mb=1000, folders=[str(workspace)])
@@ -79,7 +79,7 @@ def test_a_setup_that_holds_such_memory_is_ended_for_its_limit(tmp_path: Path) -
 
 
 @needs_systemd
-def test_the_sandbox_has_both_limits_and_nothing_of_systemd_is_in_its_environment(
+def test_the_scope_has_both_limits_and_adds_no_environment(
     tmp_path: Path,
 ) -> None:
     workspace = tmp_path / "workspace"
@@ -93,7 +93,7 @@ def test_the_sandbox_has_both_limits_and_nothing_of_systemd_is_in_its_environmen
         env=confined.env, stdout=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         try:
-            # It is started in place, and found again by the line that it then has.
+            # The process replaces itself, so the test searches for its new command line.
             wait_for(
                 lambda: process.pid in [p.pid for p in sandbox_processes(argv)], "it is started"
             )
@@ -114,16 +114,16 @@ def test_the_sandbox_has_both_limits_and_nothing_of_systemd_is_in_its_environmen
 
 
 @needs_systemd
-def test_doctor_says_that_the_kernel_keeps_the_limits() -> None:
+def test_doctor_reports_the_limits_of_the_kernel() -> None:
     row = doctor.cgroup()
     assert row.ok
     assert "limited by the kernel" in row.detail
 
 
-def test_where_systemd_makes_no_scope_the_watch_remains(
+def test_without_a_scope_the_watch_enforces_the_limits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A systemd-run that fails, as on a machine that was not booted with systemd."""
+    """This `systemd-run` fails as on a machine that was not booted with systemd."""
     failing = tmp_path / "bin" / "systemd-run"
     failing.parent.mkdir()
     failing.write_text("#!/bin/sh\necho System has not been booted with systemd >&2; exit 1\n")

@@ -1,4 +1,4 @@
-"""The shim with real processes: what it counts, keeps, renews and ends."""
+"""The shim with real processes: attempts, output, lease and end of an agent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from tests.support.wait import process_lives, wait_for
 CAP = 1_000_000
 
 
-def test_an_agent_that_ends_leaves_its_result_and_wakes_the_engine(attempt: Attempt) -> None:
+def test_the_shim_of_an_ended_agent_writes_its_result_and_wakes_the_engine(
+    attempt: Attempt,
+) -> None:
     wake = attempt.home / "wake"
     os.mkfifo(wake)
     reader = os.open(wake, os.O_RDONLY | os.O_NONBLOCK)
@@ -49,7 +51,7 @@ def test_an_agent_that_ends_leaves_its_result_and_wakes_the_engine(attempt: Atte
         ("kill -TERM $$", 143, ""),
     ],
 )
-def test_the_way_an_agent_ends_is_in_its_result(
+def test_the_result_has_the_exit_code_or_signal_of_the_agent(
     attempt: Attempt, script: str, code: int, last: str
 ) -> None:
     attempt.start_shell(script)
@@ -57,7 +59,7 @@ def test_the_way_an_agent_ends_is_in_its_result(
     assert (result["exit_code"], result["last_line"]) == (code, last)
 
 
-def test_a_program_that_is_not_there_is_named_in_the_result(attempt: Attempt) -> None:
+def test_a_missing_program_is_named_in_the_result(attempt: Attempt) -> None:
     attempt.start("no-such-agent")
     result = attempt.finished()
     assert result["exit_code"] == 127
@@ -82,9 +84,7 @@ def test_an_agent_gets_its_prompt_its_folder_and_only_its_own_environment(
 
 
 @pytest.mark.parametrize("number", range(3, 15))
-def test_a_file_is_open_for_an_agent_at_its_number_also_if_that_one_was_free(
-    attempt: Attempt, number: int
-) -> None:
+def test_a_file_is_open_for_an_agent_at_its_number(attempt: Attempt, number: int) -> None:
     file = attempt.home / "file"
     file.write_text("what it holds\n")
     attempt.start_shell(f"cat /dev/fd/{number}", files={str(number): str(file)})
@@ -92,13 +92,13 @@ def test_a_file_is_open_for_an_agent_at_its_number_also_if_that_one_was_free(
     assert attempt.output() == "what it holds\n"
 
 
-def test_signals_work_in_an_agent_as_in_a_terminal(attempt: Attempt) -> None:
+def test_an_agent_has_the_default_signal_handlers(attempt: Attempt) -> None:
     attempt.start_shell("(kill -HUP $$); sleep 1000")
     result = attempt.finished()
     assert result["exit_code"] == 128 + signal.SIGHUP
 
 
-def test_an_attempt_is_counted_once_when_its_process_was_started(attempt: Attempt) -> None:
+def test_an_attempt_is_counted_once_after_its_process_started(attempt: Attempt) -> None:
     attempt.start_shell("true")
     assert attempt.end() == 0
     assert attempt.lease()["attempt"] == 1
@@ -113,7 +113,7 @@ def test_an_attempt_is_counted_once_when_its_process_was_started(attempt: Attemp
 
 def test_a_killed_shim_frees_its_lock_and_its_agent_is_ended_by_reaping(attempt: Attempt) -> None:
     attempt.start_shell("sleep 1000 & echo child $!; echo ready; wait")
-    child = int(attempt.said("ready").split()[1])
+    child = int(attempt.wait_for_output("ready").split()[1])
     agent = attempt.agent()
     assert launch.is_alive(attempt.run_dir)
     os.kill(attempt.identity()["pid"], signal.SIGKILL)
@@ -144,7 +144,7 @@ def test_reaping_never_touches_a_process_that_got_the_id_of_an_agent(attempt: At
 
 def test_stopping_ends_an_agent_that_ignores_the_request(attempt: Attempt) -> None:
     attempt.start_shell("trap '' TERM HUP INT; echo ready; while :; do sleep 0.1; done")
-    attempt.said("ready")
+    attempt.wait_for_output("ready")
     launch.stop(attempt.run_dir)
     assert not process_lives(attempt.agent())
     assert attempt.end() == 4
@@ -154,7 +154,7 @@ def test_stopping_ends_an_agent_that_ignores_the_request(attempt: Attempt) -> No
 
 def test_an_agent_may_clean_up_when_it_is_stopped(attempt: Attempt) -> None:
     attempt.start_shell("trap 'echo saved; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
-    attempt.said("ready")
+    attempt.wait_for_output("ready")
     launch.stop(attempt.run_dir)
     assert attempt.end() == 4
     assert attempt.output() == "ready\nsaved\n"
@@ -168,7 +168,7 @@ def test_stopping_a_shim_that_is_itself_frozen_still_ends_both(attempt: Attempt)
     assert not process_lives(agent)
 
 
-def test_a_child_that_an_agent_leaves_behind_ends_with_it(attempt: Attempt) -> None:
+def test_a_child_of_an_agent_ends_with_the_agent(attempt: Attempt) -> None:
     attempt.start_shell(
         "(sh -c 'trap \"\" TERM; echo $$; exec sleep 1000' &); sleep 0.1; echo done"
     )
@@ -180,15 +180,17 @@ def test_a_child_that_an_agent_leaves_behind_ends_with_it(attempt: Attempt) -> N
     assert result["last_line"] == "done"
 
 
-def test_a_child_in_a_session_of_its_own_ends_with_the_agent_too(attempt: Attempt) -> None:
+def test_a_child_in_another_session_ends_with_the_agent(attempt: Attempt) -> None:
     go = attempt.workspace / "go"
     attempt.start_shell(
         "setsid sh -c 'echo $$; exec sleep 1000' & echo ready;"
         " until test -e go; do sleep 0.05; done"
     )
-    attempt.said("ready")
+    attempt.wait_for_output("ready")
     child = int(
-        wait_for(lambda: [w for w in attempt.said("ready").split() if w.isdigit()], "a pid")[0]
+        wait_for(
+            lambda: [w for w in attempt.wait_for_output("ready").split() if w.isdigit()], "a pid"
+        )[0]
     )
     attempt.renewals(2)
     go.touch()
@@ -226,22 +228,24 @@ def test_a_shim_that_cannot_renew_its_lease_ends_its_agent(attempt: Attempt) -> 
     assert attempt.result() is None
 
 
-def test_a_short_time_without_the_ledger_is_bridged(attempt: Attempt) -> None:
+def test_a_shim_retries_while_the_ledger_is_locked(attempt: Attempt) -> None:
     attempt.start_shell("echo ready; until test -e go; do sleep 0.05; done", lease_ms=60_000)
-    attempt.said("ready")
+    attempt.wait_for_output("ready")
     wait_for(lambda: attempt.lease()["attempt"] == 1, "the attempt is counted")
     other = sqlite3.connect(attempt.ledger.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     (attempt.workspace / "go").touch()
     log = attempt.run_dir / "shim.log"
-    wait_for(lambda: "locked" in log.read_text(), "the shim found the ledger locked")
+    wait_for(lambda: "locked" in log.read_text(), "the shim reports the locked ledger")
     other.execute("ROLLBACK")
     other.close()
     assert attempt.end() == 0
     assert attempt.result() is not None
 
 
-def test_an_agent_that_takes_too_long_is_ended_and_its_result_says_so(attempt: Attempt) -> None:
+def test_an_agent_over_its_time_limit_is_ended_and_its_result_names_the_limit(
+    attempt: Attempt,
+) -> None:
     attempt.start_shell("echo working; exec sleep 1000", limit_s=0.5)
     result = attempt.finished()
     assert result["timed_out"] is True
@@ -280,9 +284,7 @@ def _disk(run_dir: Path) -> int:
 
 
 @pytest.mark.parametrize("size", [0, 1, 499, 500, 501, 999, 1000, 1001, 1499, 1500, 1501, 7777])
-def test_output_is_kept_whole_up_to_the_cap_and_by_its_ends_beyond(
-    attempt: Attempt, size: int
-) -> None:
+def test_output_over_the_cap_keeps_its_beginning_and_its_end(attempt: Attempt, size: int) -> None:
     text = "".join(chr(33 + i % 90) for i in range(size))
     (attempt.workspace / "text").write_text(text)
     attempt.start("cat", "text", output_cap=1000)
@@ -293,7 +295,7 @@ def test_output_is_kept_whole_up_to_the_cap_and_by_its_ends_beyond(
     assert not (attempt.run_dir / "output.log.tail").exists()
 
 
-def test_output_that_is_not_utf8_is_readable_all_the_same(attempt: Attempt) -> None:
+def test_output_without_valid_utf8_is_readable(attempt: Attempt) -> None:
     attempt.start_shell("printf 'caf\\351 \\377\\376 end\\n'")
     result = attempt.finished()
     assert result["last_line"] == "caf\ufffd \ufffd\ufffd end"
@@ -309,7 +311,7 @@ def test_output_that_is_not_utf8_is_readable_all_the_same(attempt: Attempt) -> N
         pytest.param("while sleep 0.05; do echo x >&2; done", id="prints errors"),
     ],
 )
-def test_renewals_tell_that_an_agent_is_active(attempt: Attempt, script: str) -> None:
+def test_renewals_of_an_active_agent_record_activity(attempt: Attempt, script: str) -> None:
     attempt.start_shell(script)
     attempt.renewals(1)
     recorded = attempt.lease()["activity_at"]
@@ -324,11 +326,11 @@ def test_renewals_of_a_sleeping_agent_record_no_activity(attempt: Attempt) -> No
     assert attempt.lease()["activity_at"] == recorded
 
 
-def test_renewals_of_a_frozen_agent_record_no_activity_and_a_probe_says_why(
+def test_a_frozen_agent_records_no_activity_and_a_probe_reports_its_state(
     attempt: Attempt,
 ) -> None:
     attempt.start_shell("while :; do echo x; done", output_cap=1000)
-    attempt.said("x")
+    attempt.wait_for_output("x")
     agent = attempt.agent()
     os.kill(agent, signal.SIGSTOP)
     attempt.renewals(3)
@@ -340,7 +342,7 @@ def test_renewals_of_a_frozen_agent_record_no_activity_and_a_probe_says_why(
     assert "0 children" in text
 
 
-def test_a_probe_tells_an_agent_that_never_was_from_one_that_has_ended(attempt: Attempt) -> None:
+def test_a_probe_distinguishes_an_unknown_agent_from_an_ended_agent(attempt: Attempt) -> None:
     assert launch.probe(attempt.run_dir) == "no agent process was started"
     attempt.start_shell("true")
     assert attempt.end() == 0
@@ -375,7 +377,7 @@ def _kill_the_sandbox(attempt: Attempt, process: str) -> None:
 
 
 @pytest.mark.parametrize("process", ["outside", "inside"])
-def test_a_sandbox_that_is_killed_leaves_no_result_as_an_interruption_does(
+def test_a_killed_sandbox_is_an_interruption_without_a_result(
     attempt: Attempt, process: str
 ) -> None:
     _start_in_sandbox(attempt, "echo ready; sleep 600", interruptions=MOST_INTERRUPTIONS - 1)
@@ -385,9 +387,7 @@ def test_a_sandbox_that_is_killed_leaves_no_result_as_an_interruption_does(
 
 
 @pytest.mark.parametrize("process", ["outside", "inside"])
-def test_a_sandbox_that_is_killed_every_time_is_a_failure_in_the_end(
-    attempt: Attempt, process: str
-) -> None:
+def test_a_sandbox_that_is_killed_repeatedly_is_a_failure(attempt: Attempt, process: str) -> None:
     _start_in_sandbox(attempt, "echo ready; sleep 600", interruptions=MOST_INTERRUPTIONS)
     _kill_the_sandbox(attempt, process)
     result = attempt.finished()
@@ -398,7 +398,7 @@ def test_a_sandbox_that_is_killed_every_time_is_a_failure_in_the_end(
     ("script", "code"),
     [("kill -9 $$", 137), ("exit 137", 137), ("kill -TERM $$", 143), ("sleep 9 & kill -9 $$", 137)],
 )
-def test_an_agent_in_a_sandbox_that_ends_itself_by_a_signal_has_ended(
+def test_an_agent_that_ends_itself_by_a_signal_in_a_sandbox_has_a_result(
     attempt: Attempt, script: str, code: int
 ) -> None:
     _start_in_sandbox(attempt, script)

@@ -18,9 +18,9 @@ from tests.support.agent_requests import agent_request
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
-    place = tmp_path / "workspace"
-    place.mkdir()
-    return place
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    return folder
 
 
 def request(workspace: Path, prompt: str = "") -> AgentRequest:
@@ -30,7 +30,7 @@ def request(workspace: Path, prompt: str = "") -> AgentRequest:
 def play(
     fixture: object, workspace: Path, prompt: str = "", **environment: str
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run the stub with a fixture, a prompt and CALORON_* variables given in lower case."""
+    """Run the stub with a fixture, a prompt and CALORON_* variables in lower case."""
     file = workspace.parent / "fixture.json"
     file.write_text(json.dumps(fixture))
     command = agent_cli("stub", stub_fixture=str(file)).command(request(workspace, prompt))
@@ -57,12 +57,12 @@ SEED: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("prompt", "output"),
     [
-        ("tell me of apples", "about apples\n"),
+        ("describe apples", "about apples\n"),
         ("an app", "something with app\n"),
         ("pears", "nothing known\n"),
     ],
 )
-def test_the_stateless_form_of_the_seeds_works_unchanged(
+def test_a_stateless_fixture_of_the_seeds_works_unchanged(
     workspace: Path, prompt: str, output: str
 ) -> None:
     done = play(SEED, workspace, prompt)
@@ -89,12 +89,12 @@ def test_without_a_match_and_a_default_the_stub_explains_itself(workspace: Path)
         ({"attempt": [1, 3]}, {"attempt": "2"}, False),
     ],
 )
-def test_every_condition_that_is_given_must_hold(
+def test_every_condition_of_a_response_must_match(
     workspace: Path, when: dict[str, object], environment: dict[str, str], matches: bool
 ) -> None:
     fixture = {"responses": [{"when": when, "match": "go", "output": "yes"}], "default": "no"}
-    said = play(fixture, workspace, "go on", **environment).stdout.splitlines()[0]
-    assert said == (b"yes" if matches else b"no")
+    lines = play(fixture, workspace, "go on", **environment).stdout.splitlines()[0]
+    assert lines == (b"yes" if matches else b"no")
     assert play(fixture, workspace, "stay", **environment).stdout.splitlines()[0] == b"no"
 
 
@@ -110,17 +110,17 @@ def test_every_condition_that_is_given_must_hold(
         ("retro", '{"themes": []}', b"```json", b"```"),
     ],
 )
-def test_answers_end_as_each_prompt_asks_for_it(
+def test_an_answer_ends_in_the_form_that_its_prompt_requests(
     workspace: Path, role: str, output: str | None, first: bytes, last: bytes
 ) -> None:
     response = {} if output is None else {"output": output}
-    said = play({"responses": [response]}, workspace, role=role).stdout.splitlines()
-    assert (said[0], said[-1]) == (first, last)
-    has_feedback = b"caloron_feedback:" in said
+    lines = play({"responses": [response]}, workspace, role=role).stdout.splitlines()
+    assert (lines[0], lines[-1]) == (first, last)
+    has_feedback = b"caloron_feedback:" in lines
     assert has_feedback is (role in ("implement", "fix", "resolve", "check"))
 
 
-def test_without_an_ending_the_output_is_printed_as_it_stands(workspace: Path) -> None:
+def test_without_an_ending_the_output_is_printed_unchanged(workspace: Path) -> None:
     response = {"output": "Only this.", "ending": False}
     assert play({"responses": [response]}, workspace, role="implement").stdout == b"Only this.\n"
     failed = {"output": "No luck.", "exit_code": 3}
@@ -161,7 +161,7 @@ def test_files_are_written_and_deleted_before_the_shell_line_and_the_output(
         ({}, 0),
     ],
 )
-def test_a_shell_line_that_fails_is_the_exit_code_unless_one_is_given(
+def test_the_exit_code_is_that_of_the_shell_line_unless_the_fixture_sets_one(
     workspace: Path, response: dict[str, Any], code: int
 ) -> None:
     done = play({"responses": [response]}, workspace)
@@ -217,7 +217,7 @@ def test_an_unknown_framework_is_refused_with_the_known_ones() -> None:
     assert refused.value.hint == "known frameworks: stub, command, claude-code"
 
 
-def test_a_command_gets_its_prompt_where_the_template_says(workspace: Path) -> None:
+def test_a_command_gets_its_prompt_at_the_position_in_the_template(workspace: Path) -> None:
     prompt = "do {workspace} and {prompt_file}\n"
     ask = request(workspace, prompt)
     inline = agent_cli("command", command=("agent", "--in={workspace}", "-p", "{prompt}")).command(

@@ -1,4 +1,4 @@
-"""The use of a whole family of processes, which no limit of the kernel counts."""
+"""Memory, disk and sockets of a process tree, which no limit of the kernel counts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _watch(folder: Path, **limits: int) -> Watch:
     return Watch(**wide | limits, folders=[str(folder)])
 
 
-def test_a_family_within_its_limits_is_left_alone(tmp_path: Path) -> None:
+def test_processes_within_their_limits_are_not_ended(tmp_path: Path) -> None:
     assert _watch(tmp_path).check([os.getpid()]) == ""
 
 
@@ -53,16 +53,16 @@ def test_disk_is_counted_in_every_folder_and_no_link_is_followed(tmp_path: Path)
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "large").write_bytes(os.urandom(4 << 20))
-    place = tmp_path / "place" / "deep"
-    place.mkdir(parents=True)
-    (place / "link").symlink_to(outside)
-    assert _watch(place.parent, disk_mb=2).check([]) == ""
+    folder = tmp_path / "folder" / "deep"
+    folder.mkdir(parents=True)
+    (folder / "link").symlink_to(outside)
+    assert _watch(folder.parent, disk_mb=2).check([]) == ""
     for name in ("a", "b", "c"):
-        (place / name).write_bytes(os.urandom(1 << 20))
-    assert _watch(place.parent, disk_mb=2).check([]) == "3 MB on disk, of 2 allowed"
+        (folder / name).write_bytes(os.urandom(1 << 20))
+    assert _watch(folder.parent, disk_mb=2).check([]) == "3 MB on disk, of 2 allowed"
 
 
-def test_what_is_open_and_in_no_folder_is_counted_once(tmp_path: Path) -> None:
+def test_an_open_deleted_file_is_counted_once(tmp_path: Path) -> None:
     handle = os.memfd_create("hoard")
     file = os.open(tmp_path / "x", os.O_RDWR | os.O_CREAT)
     (tmp_path / "x").unlink()
@@ -72,7 +72,7 @@ def test_what_is_open_and_in_no_folder_is_counted_once(tmp_path: Path) -> None:
         os.write(file, os.urandom(3 << 20))
         assert _watch(tmp_path, disk_mb=2).check([os.getpid()]) == "3 MB on disk, of 2 allowed"
         assert _watch(tmp_path, disk_mb=5).check([os.getpid()]) == ""
-        # The same file in a child is the same file.
+        # A file that a child inherits is counted once.
         me = [os.getpid(), os.getpid()]
         assert _watch(tmp_path, disk_mb=5).check(me) == ""
     finally:
@@ -82,7 +82,7 @@ def test_what_is_open_and_in_no_folder_is_counted_once(tmp_path: Path) -> None:
 
 _HOLDS_SOCKETS = """
 import socket, time
-held = []
+sockets = []
 for _ in range(100):
     pair = socket.socketpair()
     for end in pair:
@@ -93,14 +93,14 @@ for _ in range(100):
                 end.send(bytes(1 << 16))
         except BlockingIOError:
             pass
-    held.append(pair)
+    sockets.append(pair)
 print("ready", flush=True)
 time.sleep(600)
 """
 _HOLDS_CONNECTIONS = """
 import socket, time
 server = socket.create_server(("127.0.0.1", 0))
-held = []
+sockets = []
 for _ in range(100):
     client = socket.create_connection(server.getsockname())
     client.setblocking(False)
@@ -109,7 +109,7 @@ for _ in range(100):
             client.send(bytes(1 << 16))
     except BlockingIOError:
         pass
-    held.append((client, server.accept()[0]))
+    sockets.append((client, server.accept()[0]))
 print("ready", flush=True)
 time.sleep(600)
 """
@@ -126,8 +126,8 @@ time.sleep(600)
     "hog", [_HOLDS_SOCKETS, _HOLDS_CONNECTIONS, _HOLDS_INODES],
     ids=["sockets", "connections", "inodes"],
 )  # fmt: skip
-def test_memory_that_the_kernel_holds_for_a_sandbox_is_counted(tmp_path: Path, hog: str) -> None:
-    """The processes themselves are small: without this they would hold it for ever."""
+def test_kernel_memory_of_a_sandbox_is_counted(tmp_path: Path, hog: str) -> None:
+    """The processes themselves are small, so only this rule ends them."""
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     (workspace / "hog.py").write_text(hog)
@@ -165,7 +165,7 @@ def _cancel_when_ready(log: Path, watching: Watch, cancelled: threading.Event) -
 def test_sockets_are_measured_only_if_they_could_be_too_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory_mb: int, measured: bool
 ) -> None:
-    """A process for each look would cost more than all the rest of it."""
+    """Counting sockets needs a process, which costs more than all other measurements."""
     workspace, marker, script = (tmp_path / name for name in ("workspace", "marker", "script.py"))
     workspace.mkdir()
     script.write_text(f"open({str(marker)!r}, 'w').close()\nprint(0)\n")
@@ -181,19 +181,19 @@ def test_sockets_are_measured_only_if_they_could_be_too_many(
     assert marker.exists() is measured
 
 
-def test_a_sandbox_that_is_being_made_is_not_blamed_for_our_own_files(tmp_path: Path) -> None:
-    """For a moment it has mounts of its own, and our folders in them."""
+def test_a_starting_sandbox_is_not_charged_for_files_of_caloron(tmp_path: Path) -> None:
+    """A new mount namespace contains Caloron's folders for a moment."""
     with subprocess.Popen(("unshare", "--map-root-user", "--mount", "sleep", "600")) as half_made:
         try:
             own = str(Path("/proc/self/ns/mnt").readlink())
-            place = Path(f"/proc/{half_made.pid}/ns/mnt")
-            wait_for(lambda: str(place.readlink()) != own, "a mount namespace")
+            namespace = Path(f"/proc/{half_made.pid}/ns/mnt")
+            wait_for(lambda: str(namespace.readlink()) != own, "a mount namespace")
             assert _watch(tmp_path, memory_mb=20).check([half_made.pid]) == ""
         finally:
             half_made.kill()
 
 
-def test_descendants_are_found_also_when_a_thread_made_them_or_their_parent_is_gone() -> None:
+def test_descendants_include_children_of_threads_and_of_ended_parents() -> None:
     script = (
         "import subprocess, threading\n"
         "def make(): subprocess.Popen(['sh', '-c', 'setsid sleep 600 & sleep 600'])\n"
@@ -206,14 +206,16 @@ def test_descendants_are_found_also_when_a_thread_made_them_or_their_parent_is_g
     try:
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"ready\n"
-        wait_for(lambda: len(descendants(parent.pid)) >= 3, "the shell and both sleepers are found")
+        wait_for(
+            lambda: len(descendants(parent.pid)) >= 3, "the shell and both sleepers are running"
+        )
     finally:
         for pid in [*descendants(parent.pid), parent.pid]:
             os.kill(pid, 9)
         parent.communicate()
 
 
-def test_an_agent_over_a_limit_is_ended_at_once_and_its_result_says_so(attempt: Attempt) -> None:
+def test_an_agent_over_a_limit_is_ended_and_its_result_names_the_limit(attempt: Attempt) -> None:
     watch = {
         "memory_mb": 4096,
         "processes": 100,

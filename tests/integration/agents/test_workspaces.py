@@ -1,4 +1,4 @@
-"""Workspaces with real git: what an agent leaves behind arrives in our mirror, and only that."""
+"""Workspaces with real git: the mirror gets exactly the work of the agent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path, files)
 
 
-def test_a_workspace_stands_on_its_branch_and_commits_as_its_agent(bench: Bench) -> None:
+def test_a_workspace_is_on_its_branch_and_commits_as_its_agent(bench: Bench) -> None:
     bench.create()
     assert git(bench.workspace, "symbolic-ref", "--short", "HEAD") == "agent/task-1/p-1"
     assert git(bench.workspace, "rev-parse", "HEAD") == bench.main
@@ -31,7 +31,7 @@ def test_a_workspace_stands_on_its_branch_and_commits_as_its_agent(bench: Bench)
     assert bench.show(head, "%an|%ae|%s") == "agent-1|agent-1@caloron.local|mine"
 
 
-def test_a_workspace_is_never_made_over_another_one(bench: Bench) -> None:
+def test_a_workspace_never_overwrites_another_workspace(bench: Bench) -> None:
     bench.create()
     bench.agent("echo precious > work")
     with pytest.raises(InUse, match="exists already"):
@@ -39,7 +39,7 @@ def test_a_workspace_is_never_made_over_another_one(bench: Bench) -> None:
     assert (bench.workspace / "work").exists()
 
 
-def test_a_workspace_whose_making_was_cut_off_is_made_anew(bench: Bench) -> None:
+def test_an_incomplete_workspace_is_created_again(bench: Bench) -> None:
     half = bench.workspace.with_name(".task-1.new")
     half.mkdir(parents=True)
     (half / "half").touch()
@@ -48,7 +48,7 @@ def test_a_workspace_whose_making_was_cut_off_is_made_anew(bench: Bench) -> None
     assert not (bench.workspace / "half").exists()
 
 
-def test_what_an_agent_leaves_uncommitted_is_committed_for_it(bench: Bench) -> None:
+def test_uncommitted_work_is_committed_for_the_agent(bench: Bench) -> None:
     bench.create()
     bench.agent(
         "echo changed > README; rm old; mkdir -p a/b .caloron build; echo x > 'a/b/größe ☃.txt';"
@@ -69,13 +69,13 @@ def test_what_an_agent_leaves_uncommitted_is_committed_for_it(bench: Bench) -> N
     assert not (bench.home / "run" / "work.bundle").exists()
 
 
-def test_an_agent_that_did_nothing_makes_no_commit(bench: Bench) -> None:
+def test_an_agent_without_changes_has_no_commit(bench: Bench) -> None:
     bench.create()
     bench.agent("echo log > run.log; mkdir .caloron; touch .caloron/x")
     assert bench.take() == bench.main
 
 
-def test_own_commits_and_what_is_left_over_both_arrive(bench: Bench) -> None:
+def test_commits_and_uncommitted_work_are_both_taken(bench: Bench) -> None:
     bench.create()
     bench.agent("echo 1 > one; git add one; git commit -qm one; echo 2 > two")
     head = bench.take()
@@ -98,7 +98,7 @@ def test_own_folder_stays_out_even_if_the_agent_changes_what_is_ignored(bench: B
         "git checkout -q -b side && git branch -qD agent/task-1/p-1",
     ],
 )
-def test_the_work_counts_wherever_the_agent_has_moved_to(bench: Bench, move: str) -> None:
+def test_work_on_a_moved_head_counts(bench: Bench, move: str) -> None:
     bench.create()
     bench.agent(f"{move}; echo 1 > one; git add one; git commit -qm one; echo 2 > two")
     head = bench.take()
@@ -114,9 +114,7 @@ def test_an_agent_that_goes_back_before_its_start_hands_over_nothing(bench: Benc
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_repository_that_the_agent_made_inside_arrives_as_files(
-    bench: Bench, commits: bool
-) -> None:
+def test_a_nested_repository_is_taken_as_files(bench: Bench, commits: bool) -> None:
     bench.create()
     commit = "git add -A; git commit -qm inner;" if commits else ""
     identity = "git config user.name x; git config user.email x@y;"
@@ -132,13 +130,13 @@ def test_a_repository_that_the_agent_made_inside_arrives_as_files(
     assert (bench.workspace / "build" / ".git").exists()
 
 
-def test_locks_of_a_killed_git_do_not_stand_in_the_way(bench: Bench) -> None:
+def test_locks_of_a_killed_git_are_ignored(bench: Bench) -> None:
     bench.create()
     bench.agent("echo 1 > one; touch .git/index.lock .git/HEAD.lock .git/refs/heads/x.lock")
     assert "one" in bench.mirror.files(bench.take())
 
 
-def test_planted_configuration_neither_runs_nor_leads_astray(bench: Bench) -> None:
+def test_planted_git_configuration_has_no_effect(bench: Bench) -> None:
     bench.create()
     bench.agent(
         "echo 1 > one; mkdir -p .caloron/elsewhere;"
@@ -153,7 +151,7 @@ def test_planted_configuration_neither_runs_nor_leads_astray(bench: Bench) -> No
     assert not (bench.workspace / ".caloron" / "ran").exists()
 
 
-def test_a_planted_filter_runs_inside_and_reaches_nothing(bench: Bench) -> None:
+def test_a_planted_filter_runs_only_in_the_sandbox(bench: Bench) -> None:
     secret = bench.home / "secret"
     secret.write_text("outside\n")
     bench.create()
@@ -178,7 +176,7 @@ def test_a_planted_filter_runs_inside_and_reaches_nothing(bench: Bench) -> None:
         "rm .git/objects/info/alternates",
     ],
 )
-def test_a_destroyed_repository_is_told_clearly(bench: Bench, destruction: str) -> None:
+def test_a_destroyed_repository_is_reported(bench: Bench, destruction: str) -> None:
     bench.create()
     bench.agent(f"echo 1 > one; {destruction}")
     with pytest.raises(AgentWorkLost, match="cannot be taken"):
@@ -202,7 +200,7 @@ def test_an_agent_cannot_push_anywhere(bench: Bench) -> None:
 def _in_a_merge(
     bench: Bench, work: str = "echo mine > README; echo 1 > one", **theirs: str
 ) -> tuple[str, str]:
-    """Start a round in the middle of a merge of an agent's work and a main that went on."""
+    """Start a round with an open merge of the agent's work and a newer main."""
     bench.create()
     bench.agent(work)
     head = bench.take()
@@ -226,7 +224,7 @@ def test_a_resolve_round_starts_in_the_middle_of_the_merge_and_ends_with_its_com
     assert bench.mirror.commits_ahead(main, resolved) == 2
 
 
-def test_a_resolve_round_whose_agent_commits_the_merge_itself_is_taken_as_it_is(
+def test_a_merge_committed_by_the_agent_of_a_resolve_round_is_taken_unchanged(
     bench: Bench,
 ) -> None:
     head, main = _in_a_merge(bench)
@@ -249,18 +247,18 @@ def test_a_merge_without_conflict_is_concluded_too(bench: Bench) -> None:
     assert bench.show(resolved, "%P") == f"{head} {main}"
 
 
-def test_a_merge_with_nothing_new_is_no_merge(bench: Bench) -> None:
+def test_a_merge_without_new_commits_creates_no_merge(bench: Bench) -> None:
     bench.create(merge=bench.main)
     assert bench.take() == bench.main
 
 
-def test_a_resolve_round_that_leaves_the_markers_is_noticed(bench: Bench) -> None:
+def test_a_resolve_round_that_leaves_conflict_markers_is_refused(bench: Bench) -> None:
     head, _ = _in_a_merge(bench)
     left = bench.take(base=head)
     assert bench.mirror.conflict_markers(left, ("README", "two", "gone")) == ("README",)
 
 
-def test_markers_are_looked_for_in_what_arrived(bench: Bench) -> None:
+def test_conflict_markers_are_searched_in_the_taken_commits(bench: Bench) -> None:
     bench.create()
     os.mkfifo(bench.workspace / "pipe")
     (bench.workspace / "marked").write_bytes(b"\xff\0\n<<<<<<< HEAD\n")
@@ -284,12 +282,12 @@ def test_a_checkout_is_exactly_the_commit(bench: Bench) -> None:
     bench.create()
     bench.agent("echo 1 > one; rm old")
     head = bench.take()
-    place = bench.home / "verify"
+    folder = bench.home / "verify"
     for _ in range(2):
-        create_checkout(bench.mirror, place, head)
-        assert sorted(p.name for p in place.iterdir()) == [".git", ".gitignore", "README", "one"]
-        assert git(place, "rev-parse", "HEAD") == head
-        (place / "rubbish").touch()
+        create_checkout(bench.mirror, folder, head)
+        assert sorted(p.name for p in folder.iterdir()) == [".git", ".gitignore", "README", "one"]
+        assert git(folder, "rev-parse", "HEAD") == head
+        (folder / "rubbish").touch()
 
 
 @pytest.mark.parametrize(
@@ -313,7 +311,7 @@ def test_a_folder_that_an_agent_made_unreadable_is_its_work_too(bench: Bench) ->
     assert "a/b/c" in bench.mirror.files(bench.take())
 
 
-def test_an_agent_speaks_for_nobody_but_the_user(bench: Bench) -> None:
+def test_commits_of_an_agent_have_its_configured_identity(bench: Bench) -> None:
     bench.create()
     bench.agent(
         "git config user.name Linus; echo 1 > one; git add one; git commit -qm one;"
@@ -325,7 +323,7 @@ def test_an_agent_speaks_for_nobody_but_the_user(bench: Bench) -> None:
     assert log == f"{AGENT[0]} {AGENT[1]} {AGENT[0]} {AGENT[1]}"
 
 
-def test_a_merge_by_somebody_else_stays_a_merge(bench: Bench) -> None:
+def test_a_merge_by_another_author_stays_a_merge(bench: Bench) -> None:
     bench.commit({"new": "from main\n"})
     main = bench.mirror.fetch_main()
     bench.create(merge=main)

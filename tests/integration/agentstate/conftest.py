@@ -1,4 +1,4 @@
-"""An agent's folder, and `caloron agent-state` called as hosts call it."""
+"""The folder of an agent, and calls of `caloron agent-state`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CALORON = (sys.executable, "-c", "from caloron.cli.start import run; run()")
 
 
 class Answer(NamedTuple):
-    """What one call came to."""
+    """The exit code and the output of one call."""
 
     code: int
     lines: list[Any]
@@ -29,7 +29,7 @@ class Answer(NamedTuple):
 
 
 def agent_state(where: Path, *words: str, **environment: str) -> Answer:
-    """One call in a process of its own."""
+    """Run one command in a separate process."""
     ran = subprocess.run(
         [*CALORON, "agent-state", *words],
         env=os.environ
@@ -45,7 +45,7 @@ def agent_state(where: Path, *words: str, **environment: str) -> Answer:
 
 
 def called(*words: str) -> Answer:
-    """One call in this process, which has the environment that it needs."""
+    """Run one command in this process, with the environment of this process."""
     message: list[str] = []
     errors: list[str] = []
     code = main(words, message.append, errors.append)
@@ -60,8 +60,8 @@ def where(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def home(where: Path) -> Iterator[AgentInstance]:
-    with AgentInstance(where) as made:
-        yield made
+    with AgentInstance(where) as instance:
+        yield instance
 
 
 def shift_clock(home: AgentInstance, ms: int) -> None:
@@ -70,7 +70,7 @@ def shift_clock(home: AgentInstance, ms: int) -> None:
 
 
 def foreign(where: Path) -> sqlite3.Connection:
-    """The file as agent-state opens it: two pragmas, no patience, each statement by itself."""
+    """Open the file as agent-state does: two pragmas, no timeout, autocommit."""
     connection = sqlite3.connect(where / "state.sqlite", isolation_level=None, timeout=0)
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA foreign_keys = ON")

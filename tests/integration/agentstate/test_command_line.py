@@ -1,4 +1,4 @@
-"""`caloron agent-state`: what hosts and scripts call, beyond what the transcript shows."""
+"""`caloron agent-state` as hosts and scripts call it, beyond the recorded transcript."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ HEAVY = ("click", "msgspec", "yaml", "rich", "dataclasses", "caloron.domain", "c
 
 @pytest.fixture
 def run(where: Path, monkeypatch: pytest.MonkeyPatch):
-    """One call in this process."""
+    """Run one command in this process."""
     monkeypatch.setenv("MF_INSTANCE_DIR", str(where))
 
-    def one(*words: str, **environment: str) -> Answer:
+    def call_with(*words: str, **environment: str) -> Answer:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         return called(*words)
 
-    return one
+    return call_with
 
 
 def words_of(script: str, sub: str) -> tuple[str, ...]:
@@ -49,7 +49,7 @@ def test_every_command_explains_itself_with_an_example(run, where, script, sub) 
 
 
 @pytest.mark.parametrize(("script", "sub"), EVERY)
-def test_a_missing_flag_is_a_wrong_use_and_makes_no_database(run, where, script, sub) -> None:
+def test_a_missing_flag_is_a_usage_error_and_creates_no_database(run, where, script, sub) -> None:
     call = CALLS[script][sub]
     if not any(flag.required for flag in call.flags):
         return
@@ -74,7 +74,7 @@ def test_a_missing_flag_is_a_wrong_use_and_makes_no_database(run, where, script,
         ("hook", "onBirth"),
     ],
 )
-def test_a_typo_is_a_wrong_use_and_makes_no_database(run, where, words) -> None:
+def test_a_typo_is_a_usage_error_and_creates_no_database(run, where, words) -> None:
     result = run(*words)
     assert result.code == 2
     assert result.err.startswith("error: ")
@@ -94,20 +94,20 @@ GOOD = {
 
 
 @pytest.mark.parametrize(("script", "sub"), EVERY)
-def test_no_value_of_any_flag_brings_a_defect(run, where, tmp_path, script, sub) -> None:
+def test_no_value_of_a_flag_causes_an_internal_error(run, where, tmp_path, script, sub) -> None:
     call = CALLS[script][sub]
     where.mkdir(parents=True)
-    place = str(tmp_path / "place") if script in ("scaffold", "skill") else "0"
+    path = str(tmp_path / "folder") if script in ("scaffold", "skill") else "0"
     for flag in call.flags or (None,):
         for value in NASTY:
             words = [
-                f"{one.name}={GOOD.get(one.name, 'a')}"
-                for one in call.flags
-                if one.required and one is not flag
+                f"{required.name}={GOOD.get(required.name, 'a')}"
+                for required in call.flags
+                if required.required and required is not flag
             ]
             words += [f"{flag.name}={value}"] if flag and flag.read else []
             if call.positional:
-                words.append(place if flag else value or "0")
+                words.append(path if flag else value or "0")
             if script in ("scaffold", "skill") and not flag:
                 continue
             result = run(*words_of(script, sub), *words)
@@ -168,11 +168,11 @@ def test_an_unknown_output_format_is_a_usage_error(where) -> None:
     assert "--output must be one of text, json, table" in result.err
 
 
-def test_a_lease_is_printed_renewed_and_needed(run) -> None:
+def test_a_lease_is_printed_renewed_and_required(run) -> None:
     run("errands", "enqueue", "--kind", "x", "--id", "a", "--payload", "{}")
-    (held,) = run("errands", "claim", "--id", "a", "--owner", "forge", "--show-lease").lines
-    assert held["row"]["status"] == "in_flight"
-    token = str(held["lease"]["token"])
+    (claimed,) = run("errands", "claim", "--id", "a", "--owner", "forge", "--show-lease").lines
+    assert claimed["row"]["status"] == "in_flight"
+    token = str(claimed["lease"]["token"])
     (lease,) = run("errands", "renew", "--id", "a", "--token", token, "--lease-s", "60").lines
     assert lease["holder"] == "forge"
     refused = run("errands", "resolve", "--id", "a", "--status", "done", "--token", "99")
@@ -182,7 +182,7 @@ def test_a_lease_is_printed_renewed_and_needed(run) -> None:
     assert run("errands", "resolve", "--id", "a", "--status", "done", "--token", token).code == 0
 
 
-def test_people_answer_and_reopen_on_the_command_line(run) -> None:
+def test_a_person_answers_and_reopens_items(run) -> None:
     run("errands", "enqueue", "--kind", "x", "--id", "a", "--payload", "{}", "--status",
         "waiting_human")  # fmt: skip
     assert run("errands", "answer", "--id", "a", "--answer", "yes").lines[0]["status"] == "pending"
@@ -273,18 +273,18 @@ def test_a_scaffold_adds_missing_files_and_keeps_edited_ones(run, where) -> None
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> Callable[..., Answer]:
-    """Another installation of this program; the fixture is called with what to do to it first."""
-    place = tmp_path / "installed"
+    """Run a command in a copy of this program, after a change of its migrations."""
+    installed = tmp_path / "installed"
     shutil.copytree(
-        _SOURCES / "caloron", place / "caloron", ignore=shutil.ignore_patterns("__pycache__")
+        _SOURCES / "caloron", installed / "caloron", ignore=shutil.ignore_patterns("__pycache__")
     )
-    migrations = place / "caloron" / "agentstate" / "migrations"
+    migrations = installed / "caloron" / "agentstate" / "migrations"
 
     def call(change: Callable[[Path], object], *words: str) -> Answer:
         change(migrations)
         ran = subprocess.run(
             [*CALORON, "agent-state", *words],
-            env=os.environ | {"PYTHONPATH": str(place)},
+            env=os.environ | {"PYTHONPATH": str(installed)},
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -313,7 +313,7 @@ def _last(folder: Path) -> Path:
     ],
     ids=["last missing", "first missing", "empty", "cut"],
 )
-def test_strict_finds_a_damaged_installation_before_anything_is_made(
+def test_strict_refuses_a_damaged_installation_before_it_creates_files(
     damaged, where, change
 ) -> None:
     words = ("scaffold", str(where), "--host", "grove", "--agent", "forge", "--strict")
@@ -324,7 +324,7 @@ def test_strict_finds_a_damaged_installation_before_anything_is_made(
     assert not where.exists()
 
 
-def test_an_empty_migration_does_not_lock_the_home_out(damaged, run, where) -> None:
+def test_an_empty_migration_does_not_damage_the_home(damaged, run, where) -> None:
     words = ("scaffold", str(where), "--host", "grove", "--agent", "forge")
     result = damaged(lambda folder: _last(folder).write_text(""), *words)
     assert result.code == 1
@@ -334,11 +334,11 @@ def test_an_empty_migration_does_not_lock_the_home_out(damaged, run, where) -> N
     assert run(*enqueue).code == 0
 
 
-def test_the_scaffold_names_a_folder_that_a_shell_can_take(run, tmp_path) -> None:
+def test_the_scaffold_quotes_its_folder_for_the_shell(run, tmp_path) -> None:
     where = tmp_path / "my agents; x" / "forge"
     run("scaffold", str(where), "--host", "grove", "--agent", "forge")
     line = next(
-        one for one in (where / "CLAUDE.md").read_text().splitlines() if one.startswith("export")
+        text for text in (where / "CLAUDE.md").read_text().splitlines() if text.startswith("export")
     )
     shown = subprocess.run(
         ["sh", "-c", f'{line}\nprintf %s "$MF_INSTANCE_DIR"'],
@@ -349,7 +349,7 @@ def test_the_scaffold_names_a_folder_that_a_shell_can_take(run, tmp_path) -> Non
     assert shown.stdout == str(where)
 
 
-def test_on_request_the_answer_is_an_envelope(run, where, capsys) -> None:
+def test_with_output_json_the_answer_is_an_envelope(run, where, capsys) -> None:
     words = ["agent-state", "errands", "enqueue", "--kind", "x", "--id", "a", "--payload", "{}"]
     assert caloron([*words, "--output", "json"]) == 0
     result = json.loads(capsys.readouterr().out)
@@ -358,7 +358,7 @@ def test_on_request_the_answer_is_an_envelope(run, where, capsys) -> None:
     assert json.loads(capsys.readouterr().out)["error"]["message"] == "there is no work item z"
 
 
-def test_a_call_is_dispatched_before_anything_heavy_is_imported(where: Path) -> None:
+def test_a_call_is_dispatched_without_heavy_imports(where: Path) -> None:
     code = (
         "import sys, os; sys.argv = ['caloron', 'agent-state', 'errands', *sys.argv[1:]]\n"
         "from caloron.cli import start\n"
@@ -379,7 +379,9 @@ def test_a_call_is_dispatched_before_anything_heavy_is_imported(where: Path) -> 
         assert modules.isdisjoint(HEAVY)
 
 
-def test_a_defect_is_short_on_the_terminal_and_whole_in_a_file(where: Path, tmp_path: Path) -> None:
+def test_an_internal_error_is_one_line_on_the_terminal_and_complete_in_a_file(
+    where: Path, tmp_path: Path
+) -> None:
     code = (
         "import sys; sys.argv = ['caloron', 'agent-state', 'errands', 'list']\n"
         "from caloron.cli import start\n"
@@ -403,4 +405,4 @@ def test_a_defect_is_short_on_the_terminal_and_whole_in_a_file(where: Path, tmp_
 
 
 def test_the_list_of_migrations_is_that_of_the_folder() -> None:
-    assert tuple(one.name for one in MIGRATIONS) == MIGRATION_NAMES
+    assert tuple(migration.name for migration in MIGRATIONS) == MIGRATION_NAMES

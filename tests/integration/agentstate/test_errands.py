@@ -1,4 +1,4 @@
-"""The queue of one agent: exclusive claims, leases, people, attempts, and a diary that agrees."""
+"""The queue of one agent: exclusive claims, leases, answers of people, attempts and events."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def types_of(home: AgentInstance, item: str) -> list[str]:
 
 
 def test_sixteen_processes_claim_a_thousand_items_each_exactly_once(tmp_path: Path) -> None:
-    # Ten thousand: tests/chaos/test_agent_claims.py.
+    # tests/chaos/test_agent_claims.py repeats this with ten thousand items.
     items = fill(tmp_path / "agent", 1000)
     assert claimed_by_all(tmp_path / "agent", 16) == {(item, 1): 1 for item in items}
 
@@ -36,14 +36,14 @@ def test_only_a_work_item_of_the_kinds_is_claimed(home: AgentInstance) -> None:
     add(home, "a")
     add(home, "other kind", kind='naïve "kind"')
     order = [home.work_items.claim_next("forge", kinds=["review"]) for _ in range(2)]
-    assert [held and held.item.id for held in order] == ["a", None]
+    assert [claimed and claimed.item.id for claimed in order] == ["a", None]
     rest = home.work_items.claim_next("forge", kinds=['naïve "kind"', "x"])
     assert rest is not None
     assert rest.item.id == "other kind"
     assert home.work_items.claim_next("forge") is None
 
 
-def test_a_lease_that_is_over_lets_another_take_the_item_and_fences_the_first(
+def test_an_expired_lease_lets_another_agent_claim_the_item_and_fences_the_first(
     home: AgentInstance,
 ) -> None:
     add(home, "a")
@@ -69,7 +69,7 @@ def test_a_lease_that_is_over_lets_another_take_the_item_and_fences_the_first(
     assert home.work_items.resolve("a", "done", token=second.lease.token).status == "done"
 
 
-def test_an_item_can_wait_for_a_person_from_the_beginning(home: AgentInstance) -> None:
+def test_a_new_item_can_wait_for_a_person(home: AgentInstance) -> None:
     home.work_items.enqueue("p", "persona-amendment", {}, status="waiting_human")
     assert home.work_items.replay() == []
     assert home.work_items.answer("p", "ok").status == "pending"
@@ -78,15 +78,15 @@ def test_an_item_can_wait_for_a_person_from_the_beginning(home: AgentInstance) -
 def test_an_item_that_was_abandoned_too_often_fails(home: AgentInstance) -> None:
     add(home, "poison", "good")
     for _ in range(2):
-        held = home.work_items.claim("poison", "forge")
+        claimed = home.work_items.claim("poison", "forge")
         shift_clock(home, TEN_MINUTES + 1)
-    assert held.lease.attempt == 2
-    got = home.work_items.claim_next("forge", max_attempts=2)
-    assert got is not None
-    assert got.item.id == "good"
-    given_up = home.work_items.get("poison")
-    assert given_up.status == "failed"
-    assert "claimed 2 times" in (given_up.notes or "")
+    assert claimed.lease.attempt == 2
+    next_claim = home.work_items.claim_next("forge", max_attempts=2)
+    assert next_claim is not None
+    assert next_claim.item.id == "good"
+    failed = home.work_items.get("poison")
+    assert failed.status == "failed"
+    assert "claimed 2 times" in (failed.notes or "")
 
 
 def test_replay_lists_due_and_abandoned_items_the_oldest_first(
@@ -98,17 +98,17 @@ def test_replay_lists_due_and_abandoned_items_the_oldest_first(
     shift_clock(home, TEN_MINUTES + 1)
     replayed = home.work_items.replay()
     assert [(r.item.id, r.why) for r in replayed] == [("stale", "stale"), ("waits", "pending")]
-    assert [one.item.id for one in home.work_items.replay(owner="gone")] == ["stale"]
-    assert [one.item.id for one in home.work_items.replay(threshold_ms=2 * TEN_MINUTES)] == [
+    assert [entry.item.id for entry in home.work_items.replay(owner="gone")] == ["stale"]
+    assert [entry.item.id for entry in home.work_items.replay(threshold_ms=2 * TEN_MINUTES)] == [
         "waits"
     ]
     claimed = [home.work_items.claim_next("forge") for _ in range(3)]
-    assert claimed[2] is None, "what may not begin yet"
+    assert claimed[2] is None, "a delayed item was claimed"
     shift_clock(home, 2 * TEN_MINUTES)
-    assert [one.item.id for one in home.work_items.replay()][-1] == "later"
+    assert [entry.item.id for entry in home.work_items.replay()][-1] == "later"
 
 
-def test_notes_are_added_to_and_every_earlier_text_is_kept(home: AgentInstance) -> None:
+def test_notes_are_merged_and_earlier_texts_are_kept(home: AgentInstance) -> None:
     home.work_items.enqueue("a", "review", {}, notes="by hand")
     home.work_items.annotate("a", {"session_id": "s1"})
     home.work_items.annotate("a", {"session_id": "s2", "n": None})
@@ -137,10 +137,10 @@ def test_a_second_delivery_is_the_same_work_and_differences_are_recorded(
     assert types_of(home, "a") == ["created", "conflict"]
 
 
-def test_a_change_and_its_event_have_one_time_and_one_transaction(home: AgentInstance) -> None:
+def test_a_change_and_its_event_share_their_time_and_transaction(home: AgentInstance) -> None:
     add(home, "a")
-    held = home.work_items.claim("a", "forge")
-    assert home.events.of("a")[-1].ts == held.item.updated_at
+    claimed = home.work_items.claim("a", "forge")
+    assert home.events.of("a")[-1].ts == claimed.item.updated_at
     home.db.rows(
         "CREATE TRIGGER broken BEFORE INSERT ON events BEGIN SELECT RAISE(ABORT, 'x'); END"
     )
@@ -152,7 +152,7 @@ def test_a_change_and_its_event_have_one_time_and_one_transaction(home: AgentIns
     ):
         with pytest.raises(StoreError):
             change()
-    assert home.work_items.get("a") == held.item
+    assert home.work_items.get("a") == claimed.item
     with pytest.raises(NotFound):
         home.work_items.get("b")
 
@@ -198,7 +198,7 @@ def test_an_unknown_item_is_reported(home: AgentInstance, call) -> None:
         call(home.work_items)
 
 
-def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_file_of_another_program_is_refused_and_not_changed(tmp_path: Path) -> None:
     where = tmp_path / "agent"
     where.mkdir()
     with sqlite3.connect(where / "state.sqlite") as connection:
@@ -213,7 +213,7 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "differs"),
+    ("first", "second", "differs"),
     [
         ('{"a":1}', '{"a":true}', True),
         ('{"a":[0]}', '{"a":[false]}', True),
@@ -222,9 +222,9 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> N
         ('{"a":null}', "{}", True),
     ],
 )
-def test_a_delivery_differs_if_its_json_differs(home, one, other, differs) -> None:
-    home.work_items.enqueue("a", "review", one)
-    assert home.work_items.enqueue("a", "review", other).differs == (
+def test_a_delivery_differs_if_its_json_differs(home, first, second, differs) -> None:
+    home.work_items.enqueue("a", "review", first)
+    assert home.work_items.enqueue("a", "review", second).differs == (
         ("payload",) if differs else ()
     )
 

@@ -1,4 +1,4 @@
-"""The disk refuses: nothing is lost, the message names the file, and the next try goes on."""
+"""Failed writes lose no state, name the file in the message, and can be repeated."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ FAULTS = {
     "a read-only disk": errno.EROFS,
     "another's file": errno.EACCES,
 }
-NOBODY = 65534
+UNPRIVILEGED_UID = 65534
 
 
 def refusal(call: Callable[[], Any]) -> StoreError | None:
-    """How a call was refused, if it was."""
+    """Return the error of a call, or None if it succeeds."""
     try:
         call()
     except StoreError as error:
@@ -39,7 +39,7 @@ def refusal(call: Callable[[], Any]) -> StoreError | None:
 
 
 class FailingOnce:
-    """Every call into the system that writes, counted together; the k-th one fails."""
+    """Counts the system calls that write, and fails the k-th call."""
 
     def __init__(self, patch: pytest.MonkeyPatch, number: int, code: int) -> None:
         self.left = number
@@ -79,7 +79,7 @@ def steps_of(agent: Agent) -> list[Callable[[], Any]]:
     ]
 
 
-def told_by_the_log(agent: Agent) -> CycleState:
+def state_from_log(agent: Agent) -> CycleState:
     state = CycleState("allegro")
     for entry in Log(agent.places.log).entries():
         state = apply(state, entry)
@@ -98,23 +98,23 @@ def test_each_write_sync_and_rename_of_a_cycle_may_fail(tmp_path: Path, code: in
             before = agent.cycles.load().state
             with pytest.MonkeyPatch.context() as patch:
                 disk = FailingOnce(patch, k, code)
-                refused = _refused(steps[number], agent)
+                refused = _was_refused(steps[number], agent)
             if not disk.failed:
                 assert not refused
                 break
             failed.add(disk.failed)
             state = agent.cycles.load().state
-            # Whatever was not refused has happened.
-            assert refused or state == told_by_the_log(agent) != before
-            assert state == before or state == told_by_the_log(agent), (number, k, disk.failed)
+            # A step that was not refused has its effect.
+            assert refused or state == state_from_log(agent) != before
+            assert state == before or state == state_from_log(agent), (number, k, disk.failed)
             _goes_on(agent, before, state)
         else:
             raise AssertionError("more calls than were counted")
     assert failed == {"write", "fsync", "open", "Path.replace", "Path.open"}
 
 
-def _refused(step: Callable[[], Any], agent: Agent) -> bool:
-    """Whether a step failed; if so, the message names a file of this agent."""
+def _was_refused(step: Callable[[], Any], agent: Agent) -> bool:
+    """Return whether a step failed, and check that the message names a file of this agent."""
     error = refusal(step)
     if error is None:
         return False
@@ -124,7 +124,7 @@ def _refused(step: Callable[[], Any], agent: Agent) -> bool:
 
 
 def _goes_on(agent: Agent, before: CycleState, state: CycleState) -> None:
-    """Once the disk is well again, the agent wakes with all that it knew."""
+    """Check that the agent has its whole state after the disk works again."""
     agent.cycles.clear_stop()
     agent.cycles.recover(force=True)
     _, report = agent.cycles.begin(holder=UNKNOWN)
@@ -151,7 +151,7 @@ def _act_on_a_full_disk(folder: Path, more: int) -> None:
 
 
 @pytest.mark.parametrize("more", [0, 1, 100])
-def test_a_log_that_the_disk_has_no_room_for_is_as_it_was(tmp_path: Path, more: int) -> None:
+def test_a_full_disk_leaves_the_log_unchanged(tmp_path: Path, more: int) -> None:
     agent = Agent(tmp_path)
     agent.whole_cycle()
     agent.cycles.begin(holder=UNKNOWN)
@@ -174,7 +174,7 @@ def _use_a_full_disk(where: Path) -> None:
         assert all(str(where / "state.sqlite") in str(error) for error in refusals)
 
 
-def test_a_full_disk_refuses_an_errand_whole_and_names_the_file(where: Path) -> None:
+def test_a_full_disk_refuses_an_errand_and_names_the_file(where: Path) -> None:
     _in_a_process(_use_a_full_disk, where)
     with AgentInstance(where) as home:
         assert home.db.rows("PRAGMA integrity_check")[0][0] == "ok"
@@ -185,11 +185,11 @@ def test_a_full_disk_refuses_an_errand_whole_and_names_the_file(where: Path) -> 
         assert home.work_items.enqueue("room again", "x", {}).inserted
 
 
-def _as_nobody(where: Path, folder: Path) -> None:
-    """Somebody who may read all of it and write none of it."""
+def _as_unprivileged_user(where: Path, folder: Path) -> None:
+    """Check the refusals for a user who may read all files and write none."""
     if os.getuid() == 0:
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
+        os.setgid(UNPRIVILEGED_UID)
+        os.setuid(UNPRIVILEGED_UID)
     agent = Agent(folder)
     assert agent.cycles.report().last_cycle == 1
     for act, file in (
@@ -218,7 +218,7 @@ def test_files_of_another_user_are_named_and_stay_unchanged(where: Path, tmp_pat
         path.chmod(0o555 if path.is_dir() else 0o444)
     try:
         contents = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-        _in_a_process(_as_nobody, where, tmp_path / "cycles")
+        _in_a_process(_as_unprivileged_user, where, tmp_path / "cycles")
         assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == contents
     finally:
         for path in tmp_path.rglob("*"):

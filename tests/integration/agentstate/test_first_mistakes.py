@@ -1,4 +1,4 @@
-"""What people and hosts get wrong first: each is told in words that help, and nothing is made."""
+"""Frequent mistakes of people and hosts: a helpful message, and no new files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.integration.agentstate.conftest import CALORON, called
 
 @pytest.fixture
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder without a file in it, which is also where one stands."""
+    """An empty folder, which is also the current folder."""
     folder = tmp_path / "empty"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -34,13 +34,15 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("below", ["", "missing"])
-def test_where_nothing_is_nothing_is_made(empty: Path, monkeypatch, line: str, below: str) -> None:
+def test_a_command_in_an_empty_folder_creates_no_files(
+    empty: Path, monkeypatch, line: str, below: str
+) -> None:
     monkeypatch.setenv("MF_INSTANCE_DIR", str(empty / below))
     command = line.split()[1]
-    looks = command in ("list", "replay", "tail", "pending", "since")
+    reads = command in ("list", "replay", "tail", "pending", "since")
     result = called(*line.split())
-    assert (result.code, result.lines) == (0 if looks else 1, [])
-    assert looks or command == "get" or "scaffold it" in result.err
+    assert (result.code, result.lines) == (0 if reads else 1, [])
+    assert reads or command == "get" or "scaffold it" in result.err
     assert list(empty.iterdir()) == []
 
 
@@ -49,11 +51,11 @@ def test_a_tilde_is_the_home_of_the_user(empty: Path, monkeypatch) -> None:
     words = ("errands", "enqueue", "--kind", "x", "--id", "a", "--payload", "{}")
     assert called(*words).code == 0
     assert (empty.parent / "people" / "agents" / "forge" / "state.sqlite").exists()
-    monkeypatch.setenv("MF_INSTANCE_DIR", "~nobody-of-that-name/x")
+    monkeypatch.setenv("MF_INSTANCE_DIR", "~no-such-user/x")
     refused = called(*words)
     assert refused.code == 2
     assert "MF_INSTANCE_DIR" in refused.err
-    assert called("scaffold", "~nobody-of-that-name/x", "--host", "h", "--agent", "a").code == 2
+    assert called("scaffold", "~no-such-user/x", "--host", "h", "--agent", "a").code == 2
     assert list(empty.iterdir()) == []
 
 
@@ -70,14 +72,14 @@ def test_a_tilde_is_the_home_of_the_user(empty: Path, monkeypatch) -> None:
         ("errands renew --id a --token 1 --lease-s -3", "--lease-s must be a number of seconds"),
     ],
 )
-def test_a_usage_error_names_the_right_use(empty: Path, line: str, message: str) -> None:
+def test_a_usage_error_shows_the_correct_usage(empty: Path, line: str, message: str) -> None:
     result = called(*line.split())
     assert result.code == 2
     assert message in result.err
     assert list(empty.iterdir()) == []
 
 
-def test_a_refusal_names_the_next_step_for_that_state(empty: Path) -> None:
+def test_a_refusal_names_the_next_step_for_the_state_of_the_item(empty: Path) -> None:
     with AgentInstance(empty) as home:
         for item in ("waits", "busy", "parked", "over"):
             home.work_items.enqueue(item, "x", {})
@@ -99,7 +101,7 @@ def test_a_refusal_names_the_next_step_for_that_state(empty: Path) -> None:
         assert hint in result.err, (line, result.err)
 
 
-def test_a_folder_in_the_place_of_the_file_is_called_one(empty: Path) -> None:
+def test_a_folder_at_the_path_of_the_file_is_reported_as_a_folder(empty: Path) -> None:
     (empty / "state.sqlite").mkdir()
     for line in ("errands list", "errands next --owner b", "dashboard regen"):
         result = called(*line.split())
@@ -108,7 +110,7 @@ def test_a_folder_in_the_place_of_the_file_is_called_one(empty: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["Nov 16 2026", "16 Nov 2026", "Nov 16, 2026 08:00", "2026/11/16"])
-def test_a_time_may_be_written_as_agent_state_takes_it(empty: Path, text: str) -> None:
+def test_a_time_may_have_each_form_that_agent_state_accepts(empty: Path, text: str) -> None:
     with AgentInstance(empty) as home:
         home.events.append("before", {}, ts=1_794_600_000_000)
         home.events.append("after", {}, ts=1_794_950_000_000)
@@ -125,7 +127,7 @@ def test_the_help_of_a_hook_names_its_environment(empty: Path, words: tuple[str,
         assert f"MF_{name}" in result
 
 
-def test_a_reader_that_has_seen_enough_is_no_failure(empty: Path) -> None:
+def test_a_closed_output_pipe_is_no_failure(empty: Path) -> None:
     with AgentInstance(empty) as home, home.db.transaction("test") as connection:
         connection.execute(
             "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)"

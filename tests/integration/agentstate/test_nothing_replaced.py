@@ -1,4 +1,4 @@
-"""No statement of any program replaces, deletes or renames what stands in an agent's file."""
+"""No statement of any program replaces, deletes or renames rows in the file of an agent."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ EVENT = "(1, 1, 'forged', NULL, NULL, '{}')"
 
 
 @pytest.fixture(params=["keys off", "keys on", "keys on, triggers recurse"])
-def theirs(home: AgentInstance, where: Path, request: pytest.FixtureRequest) -> sqlite3.Connection:
-    """Another program on the file, with the settings that change what REPLACE does."""
+def other_program(
+    home: AgentInstance, where: Path, request: pytest.FixtureRequest
+) -> sqlite3.Connection:
+    """A connection of another program, with the settings that change the effect of REPLACE."""
     home.work_items.enqueue("a", "review", {"pr": 1}, notes="first", priority=3)
     home.work_items.claim("a", "forge")
     connection = foreign(where)
@@ -51,52 +53,52 @@ def _all(home: AgentInstance) -> list[tuple[object, ...]]:
     ],
 )
 def test_no_program_can_replace_existing_rows(
-    home: AgentInstance, theirs: sqlite3.Connection, statement: str
+    home: AgentInstance, other_program: sqlite3.Connection, statement: str
 ) -> None:
     home.work_items.enqueue("b", "review", {})
     before = _all(home)
     with pytest.raises(sqlite3.IntegrityError):
-        theirs.execute(statement)
+        other_program.execute(statement)
     assert _all(home) == before
 
 
 def test_every_other_way_to_add_a_row_behaves_as_in_agent_state(
-    home: AgentInstance, theirs: sqlite3.Connection
+    home: AgentInstance, other_program: sqlite3.Connection
 ) -> None:
     before = _all(home)
-    theirs.execute(f"INSERT OR IGNORE INTO work_items VALUES {ROW}")
-    theirs.execute(f"INSERT INTO work_items VALUES {ROW} ON CONFLICT DO NOTHING")
+    other_program.execute(f"INSERT OR IGNORE INTO work_items VALUES {ROW}")
+    other_program.execute(f"INSERT INTO work_items VALUES {ROW} ON CONFLICT DO NOTHING")
     with pytest.raises(sqlite3.IntegrityError, match=r"UNIQUE constraint failed: work_items\.id"):
-        theirs.execute(f"INSERT INTO work_items VALUES {ROW}")
+        other_program.execute(f"INSERT INTO work_items VALUES {ROW}")
     assert _all(home) == before
-    theirs.execute(f"REPLACE INTO work_items VALUES {ROW.replace('a', 'new', 1)}")
-    theirs.execute("REPLACE INTO events (ts, type, payload) VALUES (1, 'x', '{}')")
-    theirs.execute("INSERT INTO events VALUES (70, 1, 'x', NULL, NULL, '{}')")
+    other_program.execute(f"REPLACE INTO work_items VALUES {ROW.replace('a', 'new', 1)}")
+    other_program.execute("REPLACE INTO events (ts, type, payload) VALUES (1, 'x', '{}')")
+    other_program.execute("INSERT INTO events VALUES (70, 1, 'x', NULL, NULL, '{}')")
     assert home.work_items.get("new").status == "pending"
     assert [event.id for event in home.events.since(0)][:2] == [3, 70]
 
 
-def test_a_claim_in_the_holders_own_name_is_refused_while_the_lease_holds(
+def test_a_foreign_claim_in_the_name_of_the_holder_is_refused_during_the_lease(
     home: AgentInstance, where: Path
 ) -> None:
     home.work_items.enqueue("a", "review", {})
-    held = home.work_items.claim("a", "forge")
+    claimed = home.work_items.claim("a", "forge")
     claim = (
         "UPDATE work_items SET status = 'in_flight', owner_agent = 'forge', updated_at = ?"
         " WHERE id = 'a'"
     )
-    theirs = foreign(where)
+    other_program = foreign(where)
     with pytest.raises(sqlite3.IntegrityError, match="leased to its owner"):
-        theirs.execute(claim, (held.item.updated_at + 1,))
-    assert home.work_items.lease("a") == held.lease
-    # Over, it may be taken, and whoever held it is told.
+        other_program.execute(claim, (claimed.item.updated_at + 1,))
+    assert home.work_items.lease("a") == claimed.lease
+    # After the lease another claim succeeds, and the old holder gets an error.
     shift_clock(home, 600_001)
-    theirs.execute(claim, (held.item.updated_at + 600_002,))
+    other_program.execute(claim, (claimed.item.updated_at + 600_002,))
     with pytest.raises(InUse, match="is lost"):
-        home.work_items.resolve("a", "done", token=held.lease.token)
-    # A program that knows no leases says so once more without losing its own.
-    (token,) = theirs.execute("SELECT token FROM caloron_leases").fetchone()
-    theirs.execute(claim, (held.item.updated_at + 600_003,))
+        home.work_items.resolve("a", "done", token=claimed.lease.token)
+    # A repeated claim of a program without leases keeps the lease.
+    (token,) = other_program.execute("SELECT token FROM caloron_leases").fetchone()
+    other_program.execute(claim, (claimed.item.updated_at + 600_003,))
     assert home.work_items.lease("a").token == token
 
 
@@ -111,7 +113,7 @@ def test_our_own_second_claim_after_the_lease_is_not_foreign(home: AgentInstance
 
 @pytest.fixture
 def older(where: Path) -> Path:
-    """A file from before: one that is leased, one that waits, one whose notes were kept."""
+    """A file of an older version, with a leased item and a waiting item."""
     where.mkdir(parents=True)
     path = where / "state.sqlite"
     db = Database(path, MIGRATIONS[:2], table=MIGRATIONS_TABLE)
@@ -128,19 +130,19 @@ def older(where: Path) -> Path:
     return path
 
 
-def test_leases_of_a_file_from_before_go_on(older: Path, where: Path) -> None:
+def test_leases_of_an_older_file_stay_valid(older: Path, where: Path) -> None:
     assert len(open_database(older).migrated) == 1
     with AgentInstance(where) as home:
         assert home.work_items.lease("a") == (5, "forge", 99999999999999, 2)
         with pytest.raises(InUse):
             home.work_items.claim("a", "forge")
         assert home.work_items.resolve("a", "done", token=5).status == "done"
-        held = home.work_items.claim_next("other")
-        assert held is not None
-        assert held.item.id == "b"
+        claimed = home.work_items.claim_next("other")
+        assert claimed is not None
+        assert claimed.item.id == "b"
 
 
-def test_the_ledgers_diary_cannot_be_replaced_either(tmp_path: Path) -> None:
+def test_events_of_the_ledger_cannot_be_replaced(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
     connection = sqlite3.connect(tmp_path / "ledger.sqlite", isolation_level=None)
     add = "INSERT INTO events (ts, type, payload) VALUES (1, 'x', '{}')"
@@ -159,9 +161,9 @@ def test_the_ledgers_diary_cannot_be_replaced_either(tmp_path: Path) -> None:
 
 def test_a_file_of_a_newer_agent_state_is_read_and_never_written(tmp_path: Path) -> None:
     shutil.copy(DATA / "state.sqlite", tmp_path / "state.sqlite")
-    theirs = foreign(tmp_path)
-    theirs.execute("INSERT INTO schema_migrations VALUES ('0002', 1)")
-    before = theirs.execute("SELECT * FROM sqlite_master").fetchall()
+    other_program = foreign(tmp_path)
+    other_program.execute("INSERT INTO schema_migrations VALUES ('0002', 1)")
+    before = other_program.execute("SELECT * FROM sqlite_master").fetchall()
     for words in (
         ("errands", "next", "--owner", "forge"),
         ("scaffold", str(tmp_path), "--host", "grove", "--agent", "forge"),
@@ -170,5 +172,5 @@ def test_a_file_of_a_newer_agent_state_is_read_and_never_written(tmp_path: Path)
         refused = agent_state(tmp_path, *words)
         assert (refused.code, refused.lines) == (1, [])
         assert "newer agent-state (it has 0002)" in refused.err
-    assert theirs.execute("SELECT * FROM sqlite_master").fetchall() == before
+    assert other_program.execute("SELECT * FROM sqlite_master").fetchall() == before
     assert agent_state(tmp_path, "errands", "list").lines

@@ -1,4 +1,4 @@
-"""Random command sequences: the file always says what a model of a few lines says."""
+"""Random command sequences: the file always agrees with a small model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEASE_MS = 600_000
 
 
 class Model:
-    """One errand as a person would write it down."""
+    """The expected state of one errand."""
 
     def __init__(self, order: int, priority: int) -> None:
         self.order, self.priority = order, priority
@@ -32,7 +32,7 @@ class Model:
 
 
 class Commands(RuleBasedStateMachine):
-    """Every command on every item, with time passing in between."""
+    """Runs any command on any item, with time passing in between."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Commands(RuleBasedStateMachine):
         return model.status == "pending" or stale
 
     def allowed(self, item: str, when: bool, call) -> bool:
-        """The call is taken exactly when the model says so."""
+        """Check that the call succeeds exactly if the model allows it."""
         try:
             call()
         except CaloronError:
@@ -66,27 +66,29 @@ class Commands(RuleBasedStateMachine):
     def enqueue(self, item: str, priority: int) -> None:
         done = self.home.work_items.enqueue(item, "review", {}, priority=priority)
         assert done.inserted is (item not in self.items)
-        # Within one ms the id decides.
+        # The id orders items of the same millisecond.
         self.items.setdefault(item, Model(done.item.created_at, priority))
 
     @rule(item=ITEMS, owner=OWNERS)
     def claim(self, item: str, owner: str) -> None:
         model = self.items.get(item)
         free = model is not None and self.free(model)
-        if self.allowed(item, free, lambda: self._hold(self.home.work_items.claim(item, owner))):
+        if self.allowed(
+            item, free, lambda: self._remember_token(self.home.work_items.claim(item, owner))
+        ):
             self._claimed(item, owner)
 
     @rule(owner=OWNERS)
     def claim_next(self, owner: str) -> None:
         waiting = [(-m.priority, m.order, item) for item, m in self.items.items() if self.free(m)]
-        held = self.home.work_items.claim_next(owner)
-        assert (held.item.id if held else None) == (min(waiting)[2] if waiting else None)
-        if held:
-            self._hold(held)
-            self._claimed(held.item.id, owner)
+        claimed = self.home.work_items.claim_next(owner)
+        assert (claimed.item.id if claimed else None) == (min(waiting)[2] if waiting else None)
+        if claimed:
+            self._remember_token(claimed)
+            self._claimed(claimed.item.id, owner)
 
-    def _hold(self, held) -> None:
-        self.tokens[held.item.id] = held.lease.token
+    def _remember_token(self, claimed) -> None:
+        self.tokens[claimed.item.id] = claimed.lease.token
 
     def _claimed(self, item: str, owner: str) -> None:
         model = self.items[item]
@@ -180,18 +182,18 @@ class Commands(RuleBasedStateMachine):
         return True
 
     @invariant()
-    def the_file_says_what_the_model_says(self) -> None:
+    def the_file_agrees_with_the_model(self) -> None:
         from caloron.agentstate.records import base_of
 
         for item, model in self.items.items():
-            found = self.home.work_items.get(item)
-            assert found.status == model.status
-            assert found.owner_agent == model.owner
-            assert base_of(found.notes) == (model.notes or {})
+            stored = self.home.work_items.get(item)
+            assert stored.status == model.status
+            assert stored.owner_agent == model.owner
+            assert base_of(stored.notes) == (model.notes or {})
             assert self.home.work_items.lease(item).attempt == model.attempts
             result = [e.type.removeprefix("work_item_") for e in self.home.events.of(item)]
             assert result == model.events
-        replayed = {one.item.id for one in self.home.work_items.replay()}
+        replayed = {entry.item.id for entry in self.home.work_items.replay()}
         assert replayed == {item for item, model in self.items.items() if self.free(model)}
 
 

@@ -1,4 +1,4 @@
-"""51 calls of the real agent-state 0.3: the same rows and codes, but for what was put right."""
+"""51 recorded calls of agent-state 0.3: the same rows and codes, except for corrections."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from caloron.agentstate.weekly_retro import last_week
 from tests.integration.agentstate.conftest import DATA, Answer, agent_state, called
 
 CALLS = [json.loads(line) for line in (DATA / "transcript.jsonl").read_text("utf-8").splitlines()]
-#: What is put right on purpose, by the number of the call: docs/agent-state.md lists the reasons.
+#: Deliberate corrections, by the number of the call: docs/agent-state.md lists the reasons.
 SAME_ID_OTHER_PAYLOAD = 6
 MISSING_FLAG = 9
 SECOND_CLAIM = 11
@@ -24,33 +24,33 @@ RESOLVED_WITH_NOTES = 21
 
 
 def result(value: Any, times: dict[int, int]) -> Any:
-    """Rows with times replaced by the order in which they first appear."""
+    """Replace the times in rows by the order in which they first appear."""
     if isinstance(value, dict):
         return {
-            key: times.setdefault(found, len(times))
+            key: times.setdefault(field, len(times))
             if key in ("ts", "created_at", "updated_at")
-            else result(found, times)
-            for key, found in value.items()
+            else result(field, times)
+            for key, field in value.items()
         }
-    return [result(one, times) for one in value] if isinstance(value, list) else value
+    return [result(item, times) for item in value] if isinstance(value, list) else value
 
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Answer]:
     where = tmp_path_factory.mktemp("transcript") / "forge"
-    found = []
+    recorded = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MF_INSTANCE_DIR", str(where))
         for call in CALLS:
             words = [str(where) if word == "<dir>" else word for word in call["args"]]
-            found.append(called(call["script"], *words))
-            # Times are in ms, and the transcript's differ from call to call.
+            recorded.append(called(call["script"], *words))
+            # In the transcript each call has its own millisecond.
             time.sleep(0.002)
-    return found
+    return recorded
 
 
 def expected_rows() -> list[list[Any]]:
-    """The lines of the transcript after what was put right."""
+    """Return the lines of the transcript with the corrections."""
     text = json.dumps([call["stdout"] for call in CALLS])
     # The second claim is refused, so the first owner keeps the item.
     text = text.replace('"owner_agent": "other"', '"owner_agent": "forge"')
@@ -74,20 +74,20 @@ def expected_rows() -> list[list[Any]]:
 
 
 def test_every_call_gives_the_rows_of_the_transcript(answers: list[Answer]) -> None:
-    ours: dict[Any, int] = {}
-    theirs: dict[Any, int] = {}
+    actual_times: dict[Any, int] = {}
+    expected_times: dict[Any, int] = {}
     for number, (call, answer, rows) in enumerate(
         zip(CALLS, answers, expected_rows(), strict=True)
     ):
         if call["script"] in ("dashboard", "retro"):
             continue
-        mine, other = result(answer.lines, ours), result(rows, theirs)
+        actual_rows, expected = result(answer.lines, actual_times), result(rows, expected_times)
         if number in (41, 42):
             # The conflict's time is not in the transcript: the order of all others is compared.
-            assert mine[1]["type"] == other[1]["type"] == "work_item_conflict"
-            assert {**mine[1], "ts": 0} == {**other[1], "ts": 0}
-            del mine[1], other[1]
-        assert mine == other, (number, call["args"])
+            assert actual_rows[1]["type"] == expected[1]["type"] == "work_item_conflict"
+            assert {**actual_rows[1], "ts": 0} == {**expected[1], "ts": 0}
+            del actual_rows[1], expected[1]
+        assert actual_rows == expected, (number, call["args"])
 
 
 def test_every_call_gives_the_code_of_the_transcript(answers: list[Answer]) -> None:
@@ -121,7 +121,7 @@ def test_the_sample_database_opens_and_goes_on(tmp_path: Path) -> None:
     untouched = (tmp_path / "state.sqlite").read_bytes()
     listed = agent_state(tmp_path, "errands", "list", "--status", "done")
     assert listed.lines == before
-    assert (tmp_path / "state.sqlite").read_bytes() == untouched, "looking changes nothing"
+    assert (tmp_path / "state.sqlite").read_bytes() == untouched, "reading changed the file"
     claimed = agent_state(tmp_path, "errands", "next", "--owner", "forge", "--kind", "review")
     assert claimed.lines[0]["row"]["id"] == "q0"
     assert claimed.lines[0]["lease"]["attempt"] == 1

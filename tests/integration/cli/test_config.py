@@ -126,7 +126,7 @@ def test_an_empty_value_in_the_file_is_the_default(run, file):
     assert run.data("config", "get", "parallel")["value"] == 4
 
 
-def test_without_a_project_the_hint_says_how_to_create_one(run):
+def test_without_a_project_the_hint_names_the_command_that_creates_it(run):
     run.refused(3, "caloron init", "config", "list")
 
 

@@ -159,7 +159,7 @@ def test_check_infers_the_types_of_an_input_without_a_run(run, tmp_path):
     assert run.data("graph", "trace")["runs"] == []
 
 
-def test_a_stage_with_a_forbidden_effect_does_not_run(run, tmp_path):
+def test_a_forbidden_effect_a_small_budget_or_a_missing_model_fails_the_run(run, tmp_path):
     get = _file(tmp_path, {"op": "Stage", "id": "http_get", "config": {"url": "http://x"}})
     assert run("graph", "run", get, "--allow-effects", "pure")[0] == 2
     ask = _file(tmp_path, {"op": "Stage", "id": "llm_complete", "config": {"prompt": "x"}})

@@ -85,17 +85,17 @@ def test_only_commands_without_changes_are_idempotent(run) -> None:
 
 
 def test_a_skill_never_overwrites_another_file(run, tmp_path: Path, capsys) -> None:
-    mine = tmp_path / "notes.md"
-    mine.write_text("my notes\n")
+    notes = tmp_path / "notes.md"
+    notes.write_text("my notes\n")
     for options in ((), ("--dry-run",)):
-        code, answer = run("skill", "--out", str(mine), *options)
+        code, answer = run("skill", "--out", str(notes), *options)
         assert (code, "--force" in answer["error"]["hint"]) == (5, True)
-    assert mine.read_text() == "my notes\n"
-    assert run("skill", "--out", str(mine), "--force")[0] == 0
+    assert notes.read_text() == "my notes\n"
+    assert run("skill", "--out", str(notes), "--force")[0] == 0
     # The command replaces an older skill file, and reports that.
-    mine.write_text(mine.read_text() + "old\n")
-    assert "Replaced" in run.text("skill", "--out", str(mine))
-    assert not mine.read_text().endswith("old\n")
+    notes.write_text(notes.read_text() + "old\n")
+    assert "Replaced" in run.text("skill", "--out", str(notes))
+    assert not notes.read_text().endswith("old\n")
 
 
 def test_a_skill_is_printed_if_its_path_is_a_dash(run, tmp_path: Path) -> None:

@@ -171,5 +171,5 @@ def test_the_resolved_graph_runs_in_a_store_with_the_registered_stages(
     done = by_noether()
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)["data"]["output"]
-    ours = run.data("graph", "run", "full_cycle_resolved", "--input", goal)["output"]
-    assert answer == ours
+    answer_of_caloron = run.data("graph", "run", "full_cycle_resolved", "--input", goal)["output"]
+    assert answer == answer_of_caloron

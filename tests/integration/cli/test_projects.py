@@ -19,7 +19,7 @@ def two(run: Any) -> None:
 
 
 @pytest.mark.usefixtures("two")
-def test_the_list_marks_the_active_project_and_survives_a_broken_one(run, home: Path) -> None:
+def test_the_list_marks_the_active_project_and_includes_a_broken_project(run, home: Path) -> None:
     (home / "projects" / "shop" / "config.yml").write_text("parallel: many\n")
     _, answer = run("projects", "list")
     assert answer["data"]["active"] == "scratch"
@@ -51,22 +51,25 @@ def test_an_invalid_name_deletes_nothing(run, home: Path, name: str) -> None:
 @pytest.mark.usefixtures("two")
 def test_deleting_lists_the_files_and_asks_for_the_name(run, home, monkeypatch, capsys) -> None:
     (home / "kv").mkdir()
-    ours, others = home / "kv" / "shop-1.json", home / "kv" / "shop-1-1.json"
-    ours.write_text("{}")
-    others.write_text("{}")
+    file_of_project, file_of_another_project = (
+        home / "kv" / "shop-1.json",
+        home / "kv" / "shop-1-1.json",
+    )
+    file_of_project.write_text("{}")
+    file_of_another_project.write_text("{}")
     for typed in ("", "scratch\n", "shop-1\n"):
         monkeypatch.setattr("sys.stdin", io.StringIO(typed))
         assert main(["projects", "delete", "shop"]) == 1
         reply = capsys.readouterr()
         assert str(home / "projects" / "shop" / "forge.git") in reply.err
-        assert str(ours) in reply.err
-        assert str(others) not in reply.err
+        assert str(file_of_project) in reply.err
+        assert str(file_of_another_project) not in reply.err
         assert (home / "projects" / "shop" / "config.yml").exists()
     monkeypatch.setattr("sys.stdin", io.StringIO("shop\n"))
     assert main(["projects", "delete", "shop"]) == 0
     assert {p.name for p in (home / "projects").iterdir()} == {"scratch"}
-    assert not ours.exists()
-    assert others.exists()
+    assert not file_of_project.exists()
+    assert file_of_another_project.exists()
 
 
 @pytest.mark.usefixtures("two")

@@ -41,11 +41,11 @@ class ScriptedForge:
 
     def __init__(self, **answers: Any) -> None:
         self.answers = {"checks": Checks(state="none")} | answers
-        self.asked: list[str] = []
+        self.calls: list[str] = []
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def answer(*args: Any) -> Any:
-            self.asked.append(name)
+            self.calls.append(name)
             answer_or_error = self.answers.get(name)
             if isinstance(answer_or_error, BaseException):
                 raise answer_or_error

@@ -93,7 +93,7 @@ class Loop(Parts):
         pulls = [p for p in self.forge.pulls() if p.branch == self.task(name).change.branch]
         return sorted(pulls, key=lambda pull: pull.number)
 
-    # Going on
+    # Progress
 
     def tick(self) -> None:
         context = TickContext(ledger=self.ledger, clock=self.clock, limits=_NO_LIMITS)
@@ -122,7 +122,7 @@ class Loop(Parts):
             assert not self.signal.errors, self.signal.errors
             if not (news or acted) and self.state == before and not self._waiting_facts():
                 return
-        raise AssertionError("it never comes to rest")
+        raise AssertionError("the sprint never becomes idle")
 
     def _waiting_facts(self) -> bool:
         return bool(self.ledger.load(self.sprint).facts)

@@ -32,7 +32,7 @@ class Parts:
         self.home = home
         self.clock = FixedClock()
         self.ledger = Ledger(home / "ledger.sqlite")
-        # Processes are killed here, not the machine.
+        # These tests kill processes and not the machine, so fsync is not needed.
         self.ledger.db.rows("PRAGMA synchronous = OFF")
         plan = Planning(given_plan=(planned("a"), planned("b", *needs_of_b)))
         sprint = Sprint(id="shop", number=0, goal="a shop", planning=plan, **settings)

@@ -114,7 +114,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
 
 def _busy_history(project: Project) -> None:
     project.wake(1)
-    # Two at once: the first of them ends while the cycle goes on.
+    # Two attempts overlap: the first ends while the cycle continues.
     first, second = project.begin("demo-1/a/2-implement"), project.begin("demo-1/a/3-implement")
     project.end(first, item="demo-1/a/2-implement")
     project.end(second, item="demo-1/a/3-implement")
@@ -240,7 +240,7 @@ def test_an_agent_that_wakes_needs_no_other_folder_and_knows_its_last_cycle(
     assert (past.status, past.result) == ("ended", "success"), "90 minutes are not a crash"
 
 
-def test_changes_by_hand_are_reported_and_written_over_but_not_those_of_people(
+def test_manual_changes_are_reported_and_overwritten_except_files_of_people(
     project: Project,
 ) -> None:
     at_work, waiting = "demo-1/a/2-implement", "demo-1/a/3-implement"
@@ -270,7 +270,7 @@ def test_changes_by_hand_are_reported_and_written_over_but_not_those_of_people(
 
 
 @pytest.mark.parametrize("damage", ["garbage", "DROP TABLE caloron_leases", "other ledger"])
-def test_a_database_that_cannot_be_used_is_set_aside_and_written_again(
+def test_an_unusable_database_is_set_aside_and_written_again(
     project: Project, damage: str, tmp_path: Path
 ) -> None:
     project.wake(1)
@@ -351,8 +351,8 @@ def test_an_errand_is_handed_over_once_and_resolved_with_the_work(project: Proje
     assert "asked" not in text
     status, notes = _errand(project, "tidy")
     assert (status, json.loads(notes or "")["handed_to"]) == ("in_flight", ITEM)
-    assert "tidy" not in project.input("demo-1/a/2-implement"), "another item does not get it"
-    assert "tidy" in project.input(), "another attempt at the same item does"
+    assert "tidy" not in project.input("demo-1/a/2-implement"), "the errand is not for another item"
+    assert "tidy" in project.input(), "another attempt at the same item gets the errand"
     project.end(token)
     project.export()
     status, notes = _errand(project, "tidy")

@@ -55,7 +55,7 @@ def _answer(connection: socket.socket, path: str = "/") -> bytes:
         return connection.recv(100)
 
 
-def test_a_head_has_one_deadline_however_often_a_byte_comes() -> None:
+def test_a_head_has_one_deadline_for_all_its_bytes() -> None:
     """Each byte arrives within the timeout, but the head never ends."""
     with _serving(patience_s=1.0) as server, _connect(server) as slow:
         slow.sendall(b"GET / HTTP/1.0\r\nX: ")
@@ -88,7 +88,7 @@ def test_the_client_with_the_most_open_requests_loses_the_oldest() -> None:
                 client.close()
 
 
-def test_a_request_that_is_being_answered_is_not_given_up() -> None:
+def test_a_request_with_a_running_answer_is_not_dropped() -> None:
     with _serving() as server:
         answers: list[bytes] = []
         threads = [
@@ -98,7 +98,7 @@ def test_a_request_that_is_being_answered_is_not_given_up() -> None:
         for thread in threads:
             thread.start()
         time.sleep(0.5)
-        # All places are taken by requests that are read, so others are turned away at once.
+        # Every connection has a request in progress, so further requests are refused at once.
         with _connect(server) as refused:
             assert refused.recv(1) == b""
         for thread in threads:

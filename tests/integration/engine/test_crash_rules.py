@@ -69,7 +69,7 @@ PUSH = Push(key="push/x/new/h", task="a", branch="x", old="", new="h")
 MERGE = Merge(key="merge/9/h/m", task="a", pull=9, head="h", base="m", message="m")
 
 
-def test_rule_1_a_later_claim_fences_off_every_write_of_an_earlier_one(engine: Engine) -> None:
+def test_rule_1_a_later_claim_fences_off_every_write_of_an_earlier_claim(engine: Engine) -> None:
     old = engine.start_work()
     assert engine.queue.interrupt(old.item, old.token, "taken over")
     new = engine.queue.claim(("implement",), cap=9)
@@ -220,23 +220,23 @@ EXISTING: list[tuple[Effect, dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("effect", "there", "doing"), EXISTING, ids=[d for _, _, d in EXISTING])
+@pytest.mark.parametrize(("effect", "existing", "call"), EXISTING, ids=[d for _, _, d in EXISTING])
 def test_rule_5_an_intended_effect_is_searched_before_it_is_repeated(
-    engine: Engine, effect: Effect, there: dict[str, Any], doing: str
+    engine: Engine, effect: Effect, existing: dict[str, Any], call: str
 ) -> None:
     engine.mirror  # noqa: B018 (find() reads the merge from the mirror)
     engine.plan(effect)
     engine.journal.intend(engine.entry())
-    forge = ScriptedForge(**there)
+    forge = ScriptedForge(**existing)
     engine.effects(forge).perform(engine.entry())
-    assert doing not in forge.asked
+    assert call not in forge.calls
     assert engine.journal.due() == []
     assert engine.facts() != ()
 
 
-@pytest.mark.parametrize(("effect", "there", "doing"), EXISTING, ids=[d for _, _, d in EXISTING])
+@pytest.mark.parametrize(("effect", "existing", "call"), EXISTING, ids=[d for _, _, d in EXISTING])
 def test_rule_5_an_intended_effect_that_is_absent_is_done_once(
-    engine: Engine, effect: Effect, there: dict[str, Any], doing: str
+    engine: Engine, effect: Effect, existing: dict[str, Any], call: str
 ) -> None:
     engine.mirror  # noqa: B018 (a push names the repository that it pushes from)
     engine.plan(effect)
@@ -250,7 +250,7 @@ def test_rule_5_an_intended_effect_that_is_absent_is_done_once(
     made |= {"pull": PULL, "reviews": [REVIEW], "merge": Merged(PULL, did_it=True)}
     forge = ScriptedForge(**made)
     engine.effects(forge).perform(engine.entry())
-    assert forge.asked.count(doing) == 1
+    assert forge.calls.count(call) == 1
     assert engine.journal.due() == []
 
 
@@ -321,7 +321,7 @@ def test_rule_7_a_failed_read_means_wait_and_read_again_never_act(engine: Engine
     engine.journal.intend(engine.entry())
     forge = ScriptedForge(find_issue=ForgeUnavailable("no answer"))
     engine.effects(forge).perform(engine.entry())
-    assert forge.asked == ["find_issue"]
+    assert forge.calls == ["find_issue"]
     waiting = engine.entry()
     assert waiting.intended
     assert waiting.not_before > FixedClock().now()
@@ -338,11 +338,11 @@ def test_rule_7_an_effect_with_a_lost_answer_is_searched_before_it_is_retried(
     assert engine.entry().intended
     forge.answers = {"find_issue": ISSUE}
     engine.effects(forge).perform(engine.entry())
-    assert forge.asked == ["create_issue", "find_issue"]
+    assert forge.calls == ["create_issue", "find_issue"]
 
 
 @pytest.mark.parametrize(
-    ("effect", "seen", "asked"),
+    ("effect", "seen", "calls"),
     [
         (LABEL, {"labels": ("caloron:done",)}, ["issue"]),
         (LABEL, {"labels": ()}, ["issue", "label"]),
@@ -351,13 +351,13 @@ def test_rule_7_an_effect_with_a_lost_answer_is_searched_before_it_is_retried(
     ],
 )
 def test_rule_7_the_object_is_read_again_before_it_is_labelled_or_closed(
-    engine: Engine, effect: Effect, seen: dict[str, Any], asked: list[str]
+    engine: Engine, effect: Effect, seen: dict[str, Any], calls: list[str]
 ) -> None:
-    there = msgspec.structs.replace(ISSUE, **seen)
+    current = msgspec.structs.replace(ISSUE, **seen)
     engine.plan(effect)
-    forge = ScriptedForge(issue=there, label=there, close_issue=there)
+    forge = ScriptedForge(issue=current, label=current, close_issue=current)
     engine.effects(forge).perform(engine.entry())
-    assert forge.asked == asked
+    assert forge.calls == calls
     assert engine.journal.due() == []
 
 
@@ -373,7 +373,7 @@ def test_rule_7_a_persons_objection_before_the_merge_stops_it(
     done = Merged(PULL, did_it=True)
     forge = ScriptedForge(reviews=[word, REVIEW], pull=PULL, branch=MAIN, merge=done)
     engine.effects(forge).perform(engine.entry())
-    assert ("merge" in forge.asked) == merged
+    assert ("merge" in forge.calls) == merged
     refused = [f.refusal for f in engine.facts() if isinstance(f, EffectFailed)]
     assert refused == ([] if merged else ["stale_head"])
 
@@ -395,7 +395,7 @@ def test_rule_7_a_failed_poll_reports_no_facts_and_is_repeated(
     forge = ScriptedForge(poll=ForgeUnavailable("no answer"))
     poller = Poller(engine.ledger, engine.sprint, cast(Forge, forge), engine.signal, 0.01)
     poller.start()
-    wait_for(lambda: forge.asked.count("poll") >= 2, "the poller polls again")
+    wait_for(lambda: forge.calls.count("poll") >= 2, "the poller polls again")
     assert engine.facts() == ()
     forge.answers = {"poll": Poll((MAIN,), "5")}
     wait_for(lambda: engine.facts() == (MAIN,), "the new snapshot is a fact")
@@ -415,15 +415,15 @@ def test_no_effect_runs_after_an_outage_before_the_next_poll(
     effects.perform(engine.entry())
     assert poller.epoch is None
     engine.ledger.db.rows("UPDATE actions SET not_before = 0")
-    forge.asked.clear()
+    forge.calls.clear()
     effects.dispatch(poller.epoch)
     effects.close()
-    assert forge.asked == []
+    assert forge.calls == []
     forge.answers["create_issue"] = ISSUE
     effects = engine.effects(forge)
     effects.dispatch()
     effects.close()
-    assert forge.asked == ["find_issue", "create_issue"]
+    assert forge.calls == ["find_issue", "create_issue"]
 
 
 def test_a_forge_that_answers_not_yet_is_not_unreachable(engine: Engine) -> None:

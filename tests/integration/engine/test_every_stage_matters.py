@@ -256,7 +256,7 @@ def test_without_a_stage_on_the_way_from_events_to_rows_no_task_gets_its_issue(
     [
         # Without a decision there is no plan.
         ("dag_evaluate", lambda inputs: {"state": inputs["state"], "actions": [], "moves": []}),
-        # The decision is not what is saved.
+        # The saved state is not the decision.
         (
             "build_tick_output",
             lambda inputs: {"state": inputs["state"], "now": inputs["now"], "moves": [], "rows": [],

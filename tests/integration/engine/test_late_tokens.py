@@ -21,7 +21,7 @@ def test_a_token_that_becomes_readable_later_is_redacted_everywhere(tmp_path: Pa
     redactor = Redactor(known_secrets(config))
     stream = RedactingStream(redactor)
 
-    # The secret store mounts it a second later, and the forge reads it then.
+    # The secret store mounts the token a second later, and the forge reads it then.
     file.write_text(f"{TOKEN}\n")
     file.chmod(0o600)
     assert Token(tokens_of(config).own, config.host, "token").value() == TOKEN

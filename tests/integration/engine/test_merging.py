@@ -195,12 +195,12 @@ def test_a_merge_by_a_person_is_not_reported_as_ours(bench: Bench) -> None:
 def test_a_merge_by_a_person_after_the_last_check_is_the_persons(bench: Bench) -> None:
     """The person merges after our last check, so a red main is not reverted by the sprint."""
 
-    def merges() -> None:
+    def merge_as_person() -> None:
         person = LocalForge(bench.folder, actor="ada")
         person.merge(1, bench.head, "", "Merge branch a")
         person.close()
 
-    bench.blind.before_merge = merges
+    bench.blind.before_merge = merge_as_person
     fact = done(bench.do(bench.merge()))
     assert (fact.commit, fact.by_us) == (bench.forge.pull(1).merge_commit, False)
 

@@ -204,11 +204,11 @@ def test_a_poll_that_began_before_the_outage_does_not_end_it(
     poller = make_poller(ledger, forge, tmp_path)
     answer = forge.poll
 
-    def lost_meanwhile(cursor: str) -> Poll:
+    def poll_during_outage(cursor: str) -> Poll:
         poller.report_unreachable()
         return answer(cursor)
 
-    forge.poll = lost_meanwhile  # type: ignore[method-assign]
+    forge.poll = poll_during_outage  # type: ignore[method-assign]
     poller.poll()
     assert not poller.is_current
     forge.poll = answer  # type: ignore[method-assign]

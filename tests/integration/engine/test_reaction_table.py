@@ -371,7 +371,7 @@ def test_a_person_may_push_to_a_branch_that_has_no_pull_request_yet(
     ends_well(loop)
 
 
-def test_a_progress_comment_that_a_person_deletes_is_not_written_again_and_is_no_error(
+def test_a_deleted_progress_comment_is_not_written_again_and_is_no_error(
     loop: Loop, person: Person
 ) -> None:
     loop.settle()
@@ -387,7 +387,7 @@ def test_a_progress_comment_that_a_person_deletes_is_not_written_again_and_is_no
     assert not loop.ledger.db.rows("SELECT 1 FROM events WHERE type = 'effect_failed'")
 
 
-def test_an_issue_that_a_person_labels_joins_and_is_merged(loop: Loop, person: Person) -> None:
+def test_a_labelled_issue_joins_the_sprint_and_is_merged(loop: Loop, person: Person) -> None:
     loop.settle()
     number = person.open_issue("More", "Do more\n\nDepends on: a, #9999", ("caloron:task",))
     loop.settle()

@@ -60,7 +60,7 @@ def begun(home: Home) -> Iterator[engine_module.Engine]:
         yield session.engine(name, ScriptedListener(no_terminal))
 
 
-def away(*_: object) -> Any:
+def unreachable(*_: object) -> Any:
     raise ForgeUnavailable("the forge did not answer", hint="try again")
 
 
@@ -68,7 +68,7 @@ def test_a_failed_first_poll_is_the_reported_reason(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with begun(home) as engine:
-        monkeypatch.setattr(LocalForge, "poll", away)
+        monkeypatch.setattr(LocalForge, "poll", unreachable)
         with pytest.raises(ForgeUnavailable, match="did not answer"):
             engine.run()
         assert engine.wake._fd is None
@@ -76,7 +76,7 @@ def test_a_failed_first_poll_is_the_reported_reason(
         assert not [thread for thread in threading.enumerate() if thread.name == "trash"]
 
 
-def test_a_part_that_cannot_be_closed_keeps_no_other_open_and_hides_no_reason(
+def test_a_part_that_fails_to_close_neither_keeps_others_open_nor_hides_the_reason(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken() -> None:
@@ -85,7 +85,7 @@ def test_a_part_that_cannot_be_closed_keeps_no_other_open_and_hides_no_reason(
     with begun(home) as engine, monkeypatch.context() as patched:
         patched.setattr(engine.poller, "stop", broken)
         patched.setattr(engine.workers, "stop", broken)
-        patched.setattr(LocalForge, "poll", away)
+        patched.setattr(LocalForge, "poll", unreachable)
         with pytest.raises(ForgeUnavailable):
             engine.run()
         assert engine.wake._fd is None
@@ -102,12 +102,12 @@ def test_a_session_whose_forge_cannot_be_opened_leaves_nothing_open(
 ) -> None:
     project = load_project("demo")
     with monkeypatch.context() as patched:
-        patched.setattr(session_module, "forge_of_session", away)
+        patched.setattr(session_module, "forge_of_session", unreachable)
         before = _open_files(project.ledger)
         with pytest.raises(ForgeUnavailable):
             Session(project)
         assert _open_files(project.ledger) == before
-    monkeypatch.setattr(LocalForge, "close", away)
+    monkeypatch.setattr(LocalForge, "close", unreachable)
     session = Session(project)
     with pytest.raises(ForgeUnavailable):
         session.close()
@@ -128,14 +128,14 @@ def test_an_effect_waits_if_the_forge_became_unreachable_during_the_tick(
     effects = engine.effects(forge, poller)
     engine.plan(CreateIssue(task="a", key="issue/a", title="t", body="b", labels=()))
     epoch = poller.epoch
-    # Another effect got no answer while the tick decided.
+    # Another effect loses its answer during the tick.
     poller.report_unreachable()
     effects.dispatch(epoch)
     # A poll alone does not help before a tick has decided on it.
     poller._made_good = poller._losses
     effects.dispatch(epoch)
     effects.close()
-    assert forge.asked == []
+    assert forge.calls == []
 
 
 # Time
@@ -172,7 +172,7 @@ def test_a_machine_that_slept_gets_one_lease_of_grace(
     assert [after(s) for s in (0, 5, 34)] == [False, False, False]
     assert after(40, clocks.sleep)
     assert [after(s) for s in (10, 15, 10)] == [True, True, False]
-    # A process, or a whole container, that was paused.
+    # Stands for a paused process or container.
     assert [after(s) for s in (36, 25, 10)] == [True, True, False]
     # Between two processes: the agents of the earlier one slept too.
     clocks.sleep(100)
@@ -204,7 +204,7 @@ def test_work_that_is_prepared_after_a_stop_is_released(
 
     def assign(*_: Any) -> Any:
         made.append("a workspace")
-        # Ctrl-C, while the workspace is made.
+        # Ctrl-C during the creation of the workspace.
         workers.stopping.set()
 
     monkeypatch.setattr(workers._preparer, "assign", assign)
@@ -231,7 +231,7 @@ def test_a_pause_after_losses_ends_with_a_stop(engine: Engine) -> None:
     assert workers.idle
 
 
-def test_an_agent_whose_lease_is_gone_is_stopped_by_one_thread(
+def test_an_agent_with_a_lost_lease_is_stopped_by_one_thread(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[Path] = []
@@ -276,7 +276,7 @@ def test_a_run_whose_lease_is_lost_at_its_end_is_still_paid(
 
     def slowly(*args: Any) -> Any:
         fact = ended(*args)
-        # While the commits were taken, the lease was taken back.
+        # The lease is lost while the commits are collected.
         engine.queue.interrupt(ITEM, claimed.token, "its lease was not renewed")
         return fact
 
@@ -353,7 +353,7 @@ def test_an_effect_that_meets_a_full_disk_ends_the_sprint_and_blames_no_task(
     effects.close()
     assert engine.signal.errors == [error], "no retry helps"
     assert engine.facts() == (), "the task has not failed"
-    assert engine.entry().intended, "it is done after a resume"
+    assert engine.entry().intended, "the effect is executed after a resume"
 
 
 @pytest.mark.parametrize("error", [GitError(("checkout",), 128, FULL), ForgeUnavailable(FULL)])
@@ -382,11 +382,11 @@ def test_a_failure_that_cannot_be_recorded_is_reported(
     def failed(*_: Any) -> Any:
         raise GitError(("checkout",), 128, "fatal: no")
 
-    def unable(*_: Any) -> Any:
+    def refuse_write(*_: Any) -> Any:
         raise unwritable
 
     monkeypatch.setattr(workers._preparer, "assign", failed)
-    monkeypatch.setattr(engine.queue, "settle", unable)
+    monkeypatch.setattr(engine.queue, "settle", refuse_write)
     engine.plan(StartWork(task="a", work=Work(item=ITEM, role="implement")))
     workers.dispatch(4)
     workers.wait()
@@ -400,10 +400,10 @@ def test_a_poll_that_cannot_be_recorded_ends_the_sprint(
     poller = Poller(engine.ledger, engine.sprint, forge, engine.signal, 0.01)
     unwritable = StoreError("ledger.sqlite: unable to open database file")
 
-    def unable(*_: Any) -> Any:
+    def refuse_write(*_: Any) -> Any:
         raise unwritable
 
-    monkeypatch.setattr(engine.ledger, "store_outage", unable)
+    monkeypatch.setattr(engine.ledger, "store_outage", refuse_write)
     poller.start()
     wait_for(lambda: bool(engine.signal.errors), "the error is reported")
     poller.stop()
@@ -437,7 +437,7 @@ def test_a_rewritten_trace_reads_no_other_trace(
     traces = RunTraces(tmp_path)
     trace = a_trace()
     traces.keep("tick-shop-1", tick_graph(), trace)
-    monkeypatch.setattr(Path, "glob", away)
+    monkeypatch.setattr(Path, "glob", unreachable)
     traces.keep("tick-shop-1", tick_graph(), trace)
 
 

@@ -111,7 +111,7 @@ class InKv(InHand):
     def after(
         self, facts: tuple[Fact, ...], now: float, agents: tuple[AgentSeen, ...] = ()
     ) -> tuple[State, list[Action]]:
-        # Another process, which knows nothing but the key.
+        # Stands for another process that knows only the key.
         self.home = GraphRuntime(self.folder)
         result = self.tick(facts, now, agents)
         kept = self._kv("kv_get", {})

@@ -40,7 +40,7 @@ def test_work_that_needs_an_unreachable_forge_returns_to_the_queue(
     assert engine.facts() == ()
     assert engine.signal.errors == []
     assert engine.queue.in_flight() == []
-    # It waits in the queue, and not only for a moment's claim.
+    # The item has a later start time in the queue.
     assert engine.queue.has_pending((role,))
     assert engine.queue.claim((role,), 4) is None
     (event,) = engine.events("work_item_reopened")
@@ -92,7 +92,7 @@ def begun(folder: Path) -> tuple[Ledger, str]:
     return ledger, ledger.create_sprint(sprint, {}).id
 
 
-def test_a_sprint_that_has_begun_waits_until_the_forge_and_its_git_answer(tmp_path: Path) -> None:
+def test_a_started_sprint_waits_until_the_forge_and_its_git_answer(tmp_path: Path) -> None:
     forge = ForgeThatComesBack(create_local_forge(tmp_path / "project", name="demo"))
     ledger, sprint = begun(tmp_path)
     project = cast(Any, SimpleNamespace(mirror=tmp_path / "mirror.git", is_remote=True))
@@ -120,7 +120,7 @@ def test_a_sprint_that_has_begun_waits_until_the_forge_and_its_git_answer(tmp_pa
 
 
 @pytest.mark.parametrize(("remote", "phase"), [(False, "running"), (True, "ended")])
-def test_a_local_forge_and_a_sprint_that_has_ended_wait_for_nothing(
+def test_a_local_forge_and_an_ended_sprint_do_not_wait(
     tmp_path: Path, remote: bool, phase: Any
 ) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
@@ -133,7 +133,7 @@ def test_a_local_forge_and_a_sprint_that_has_ended_wait_for_nothing(
     ledger.close()
 
 
-def test_a_sprint_that_has_not_begun_is_refused_with_a_message() -> None:
+def test_a_new_sprint_is_refused_with_a_message() -> None:
     away = pytest.raises(ForgeUnavailable, match="no sprint was begun: no route")
     with away as refused, refuse_if_unreachable():
         raise ForgeUnavailable("no route")

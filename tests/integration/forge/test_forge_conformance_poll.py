@@ -24,7 +24,7 @@ Kind = TypeVar("Kind")
 def test_the_next_poll_reports_changes_of_issues(world: World) -> None:
     anna, watch = world.anna, Watch(world.forge)
     task = world.forge.create_issue("task", f"body\n{marker('issue/s/t')}", ("caloron:task",))
-    assert watch.look().keys() == {f"issue:{task.number}"}
+    assert watch.poll_changes().keys() == {f"issue:{task.number}"}
 
     annas_issue = anna.open_issue("hers", "text", ("caloron:task",))
     issue = _only(watch, IssueSnapshot)
@@ -40,14 +40,14 @@ def test_the_next_poll_reports_changes_of_issues(world: World) -> None:
     assert _only(watch, IssueSnapshot).state == "closed"
     anna.reopen_issue(task.number)
     assert _only(watch, IssueSnapshot).state == "open"
-    assert watch.look() == {}
+    assert watch.poll_changes() == {}
 
 
 def test_the_next_poll_reports_comments(world: World) -> None:
     anna, watch = world.anna, Watch(world.forge)
     issue = world.forge.create_issue("task", "", ())
     pull = world.clone.open_pull(world.forge, "feature")
-    watch.look()
+    watch.poll_changes()
     first = anna.comment(issue.number, "first")
     assert _only(watch, CommentSnapshot).body == "first"
     anna.comment(pull.number, "caloron:retry\n\nplease")
@@ -55,7 +55,7 @@ def test_the_next_poll_reports_comments(world: World) -> None:
     assert (comment.issue, comment.author, comment.trusted) == (pull.number, "anna", True)
     anna.edit_comment(issue.number, first, "resolved")
     assert _only(watch, CommentSnapshot).body == "resolved"
-    assert watch.look() == {}
+    assert watch.poll_changes() == {}
 
 
 def test_the_next_poll_reports_changes_of_pull_requests(world: World) -> None:
@@ -75,7 +75,7 @@ def test_the_next_poll_reports_changes_of_pull_requests(world: World) -> None:
     assert _only(watch, PullSnapshot).head == third
     anna.close_pull(number)
     assert _only(watch, PullSnapshot).state == "closed"
-    assert watch.look() == {}
+    assert watch.poll_changes() == {}
 
 
 def test_the_next_poll_reports_a_merge_by_a_person_with_main_and_the_closed_issue(
@@ -84,22 +84,22 @@ def test_the_next_poll_reports_a_merge_by_a_person_with_main_and_the_closed_issu
     watch = Watch(world.forge)
     issue = world.forge.create_issue("task", "", ())
     pull = world.clone.open_pull(world.forge, "feature", body=f"Closes #{issue.number}")
-    watch.look()
+    watch.poll_changes()
     world.anna.merge(pull.number)
-    changes = watch.look()
+    changes = watch.poll_changes()
     assert changes.keys() == {f"issue:{issue.number}", f"pull:{pull.number}", "branch:main"}
     merged, main = changes[f"pull:{pull.number}"], changes["branch:main"]
     assert isinstance(merged, PullSnapshot)
     assert isinstance(main, BranchSnapshot)
     assert (merged.state, merged.ended_by) == ("merged", "anna")
     assert merged.merge_commit == main.commit == main_of(world.forge)
-    assert watch.look() == {}
+    assert watch.poll_changes() == {}
 
 
 def test_the_next_poll_reports_reviews_by_a_person(world: World) -> None:
     watch = Watch(world.forge)
     pull = world.clone.open_pull(world.forge, "feature")
-    watch.look()
+    watch.poll_changes()
     world.anna.review(pull.number, "changes_requested", "not yet")
     review = _only(watch, ReviewSnapshot)
     assert (review.pull, review.head, review.verdict) == (
@@ -110,11 +110,11 @@ def test_the_next_poll_reports_reviews_by_a_person(world: World) -> None:
     assert (review.author, review.body, review.trusted) == ("anna", "not yet", True)
     world.anna.review(pull.number, "approved", "now it is")
     # Gitea withdraws her first verdict, and the poll reports that, too.
-    second, *first = reversed(list(watch.look().values()))
+    second, *first = reversed(list(watch.poll_changes().values()))
     assert isinstance(second, ReviewSnapshot)
     assert (second.id > review.id, second.verdict) == (True, "approved")
     assert [snapshot.object for snapshot in first] in ([], [review.object])
-    assert watch.look() == {}
+    assert watch.poll_changes() == {}
 
 
 def test_the_next_poll_reports_a_push_to_main(world: World) -> None:
@@ -122,7 +122,7 @@ def test_the_next_poll_reports_a_push_to_main(world: World) -> None:
     commit = world.clone.commit("main", {"a.txt": "by hand"})
     world.clone.push("main")
     assert _only(watch, BranchSnapshot).commit == commit
-    assert watch.look() == {}
+    assert watch.poll_changes() == {}
 
 
 def test_the_next_poll_reports_our_own_changes_as_the_calls_returned_them(world: World) -> None:
@@ -130,14 +130,14 @@ def test_the_next_poll_reports_our_own_changes_as_the_calls_returned_them(world:
     issue = forge.create_issue("one", "", ())
     pull = world.clone.open_pull(forge, "feature", body="Closes #1")
     comment = forge.comment(issue.number, "text")
-    changes = {name: plain(snapshot) for name, snapshot in watch.look().items()}
+    changes = {name: plain(snapshot) for name, snapshot in watch.poll_changes().items()}
     assert changes == {s.object: plain(s) for s in (issue, pull, comment)}
     merged = forge.merge(pull.number, "", "", "").pull
-    after = {name: plain(snapshot) for name, snapshot in watch.look().items()}
+    after = {name: plain(snapshot) for name, snapshot in watch.poll_changes().items()}
     main = forge.branch("main")
     assert main
     assert after == {s.object: plain(s) for s in (merged, forge.issue(issue.number), main)}
-    assert watch.look() == {}
+    assert watch.poll_changes() == {}
 
 
 def test_a_poll_from_an_old_cursor_reports_all_later_changes(world: World) -> None:
@@ -177,7 +177,7 @@ def test_a_change_without_effect_is_not_reported(world: World) -> None:
     forge.close_pull(pull.number)
     forge.label(issue.number, "label")
     forge.push(world.clone.path, "feature", pull.head, "")
-    assert watch.look() == {}
+    assert watch.poll_changes() == {}
 
 
 def _only(watch: Watch, kind: type[Kind]) -> Kind:
@@ -185,6 +185,6 @@ def _only(watch: Watch, kind: type[Kind]) -> Kind:
 
     A comment or a review may change the time of its issue, but never the snapshot of the issue.
     """
-    (snapshot,) = watch.look().values()
+    (snapshot,) = watch.poll_changes().values()
     assert isinstance(snapshot, kind)
     return snapshot

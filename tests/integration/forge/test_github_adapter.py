@@ -389,7 +389,7 @@ def test_init_warns_if_the_token_may_not_read_check_runs(
     assert [note for note in notes_on(forge, about) if "check runs" in note]
 
 
-def test_our_pull_request_is_found_by_its_branch(github_api: GithubApi, forge: Forge) -> None:
+def test_find_pull_searches_by_branch_and_marker(github_api: GithubApi, forge: Forge) -> None:
     github_api.reply("GET", f"{REPO}/pulls", change={**_LISTED, "body": marker("pull/s/t/1")})
     pull = forge.find_pull("new-topic", "pull/s/t/1")
     assert pull
@@ -661,7 +661,7 @@ def test_a_second_account_that_does_not_see_the_repository_is_refused(
         refuse_unfit(config, two_accounts, two_accounts.about())
 
 
-def test_a_label_that_is_refused_says_why(github_api: GithubApi, forge: Forge) -> None:
+def test_a_refused_label_has_the_reason(github_api: GithubApi, forge: Forge) -> None:
     github_api.reply("POST", f"{ISSUE}/labels", 403)
     with pytest.raises(ForgeError, match="Resource not accessible"):
         forge.label(NUMBER, "caloron:done")

@@ -80,7 +80,7 @@ def test_a_merge_by_hand_is_recognised_with_its_author(forge: LocalForge, clone:
     assert "later.txt" not in forge.diff(pull.number)
 
 
-def test_a_fast_forward_by_hand_is_a_merge_too_and_its_diff_is_whole(
+def test_a_fast_forward_by_hand_is_a_merge_with_its_complete_diff(
     forge: LocalForge, clone: Clone
 ) -> None:
     clone.commit("feature", {"first.txt": "1"})

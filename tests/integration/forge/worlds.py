@@ -225,9 +225,9 @@ class Watch:
         self._forge = forge
         self.known: dict[str, Snapshot] = {}
         self.cursor = ""
-        self.look()
+        self.poll_changes()
 
-    def look(self) -> dict[str, Snapshot]:
+    def poll_changes(self) -> dict[str, Snapshot]:
         """Poll once, and return the objects whose snapshot changed."""
         observation = self._forge.poll(self.cursor)
         self.cursor = observation.cursor

@@ -111,7 +111,7 @@ def test_a_program_that_misbehaves_is_one_clear_failure(code, message, tmp_path)
     assert failed.value.exit_code == 3
 
 
-def test_a_shell_stage_can_call_programs_whatever_the_size_of_its_input(tmp_path):
+def test_a_shell_stage_can_call_programs_with_a_large_input(tmp_path):
     code = "execute() { printf '%s' \"$1\" | /bin/cat | wc -c; }"
     assert _run(_stage(code, "bash"), "x" * 500_000, tmp_path) == 500_002
 

@@ -31,7 +31,7 @@ class Book:
 
     def __init__(self, path: Path) -> None:
         self.ledger = Ledger(path)
-        # No machine crashes here, so nothing needs to wait for the disk.
+        # These tests do not crash the machine, so fsync is not needed.
         self.ledger.db.rows("PRAGMA synchronous = OFF")
         sprint = Sprint(
             id="shop",

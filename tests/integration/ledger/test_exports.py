@@ -170,7 +170,7 @@ def test_a_text_of_another_program_is_kept_aside_with_a_message(desk: Desk, name
         desk.read(name)
 
 
-def test_a_folder_in_the_place_of_a_file_is_an_error(desk: Desk) -> None:
+def test_a_folder_instead_of_a_file_is_an_error(desk: Desk) -> None:
     desk.path("learnings.json").mkdir(parents=True)
     with pytest.raises(StoreError, match="cannot be used"):
         desk.files.read_edits(busy=False)
@@ -180,7 +180,7 @@ def test_a_folder_in_the_place_of_a_file_is_an_error(desk: Desk) -> None:
 # The plan, the agents, the skills
 
 
-def test_the_plan_is_written_as_the_list_that_scripts_know(desk: Desk) -> None:
+def test_the_plan_is_written_as_a_list_of_tasks(desk: Desk) -> None:
     desk.files.write_plan(desk.book.tick().state)
     assert desk.read("dag.json")[1] == {
         "id": "b",
@@ -240,7 +240,7 @@ def test_a_sprint_is_recorded_with_its_results_and_again_when_they_change(desk: 
     assert (record["completed_tasks"], record["exit_code"]) == (1, 10)
 
 
-def test_the_next_sprint_records_one_that_crashed_at_its_end(desk: Desk) -> None:
+def test_the_next_sprint_records_a_sprint_that_crashed_at_its_end(desk: Desk) -> None:
     desk.book.finish()
     desk.next_sprint()
     end_sprint(desk)
@@ -294,14 +294,14 @@ def test_an_older_home_is_imported_once_and_its_files_are_kept_aside(older: Desk
     assert all(r["adopted"] for r in records)
     assert records[1]["note_of_a_person"] == {"kept": True}
     assert records[2]["recorded_id"] == 2
-    # The files of a second import are kept aside as any other text.
+    # Files at a second import are kept aside like any other text.
     older.put("sprints.json", {"sprints": [{"sprint_id": 9, "goal": "late"}]})
     assert import_home(older.book.ledger, older.project) == []
     older.files.read_edits(busy=False)
     assert older.read("sprints.json")["sprints"] == records
 
 
-def test_own_versions_of_agents_follow_the_imported_ones(older: Desk) -> None:
+def test_new_versions_of_agents_follow_the_imported_versions(older: Desk) -> None:
     import_home(older.book.ledger, older.project)
     older.next_sprint()
     work(older.book, "a")
@@ -313,7 +313,7 @@ def test_own_versions_of_agents_follow_the_imported_ones(older: Desk) -> None:
     assert (versions["odd"], versions["b"], versions["half ?"]) == ("not even a list", 5, [])
 
 
-def test_reading_commands_see_the_same_before_and_after_the_import(older: Desk) -> None:
+def test_reading_commands_have_the_same_result_before_and_after_the_import(older: Desk) -> None:
     project = older.project
     with closing(open_read_only(project.ledger)) as connection:
         before = legacy_sprints(project, connection)
@@ -361,7 +361,7 @@ def edit(desk: Desk, **change: Any) -> None:
     desk.put("state", content)
 
 
-def test_a_crash_between_commit_and_write_is_not_taken_for_an_edit(desk: Desk) -> None:
+def test_a_crash_between_commit_and_write_is_no_edit(desk: Desk) -> None:
     first = commit_state_file(desk.book, now=100.0)
     commit_state_file(desk.book, now=200.0)
     kv_path(desk.book.sprint).write_bytes(first)
@@ -379,7 +379,7 @@ def test_an_edit_is_applied(desk: Desk) -> None:
     assert any("→ Done" in message for message in desk.messages)
 
 
-def test_an_edit_that_makes_no_sense_changes_nothing_and_is_reported(desk: Desk) -> None:
+def test_an_invalid_edit_of_the_state_file_changes_nothing_and_is_reported(desk: Desk) -> None:
     end_sprint(desk)
     desk.files.read_edits(busy=False)
     content = desk.read("state")
@@ -403,7 +403,7 @@ def test_interventions_may_be_set_by_agent_in_either_form(desk: Desk, count: Any
     assert outcome == {"a": "interventions set to 3"}
 
 
-def test_a_state_file_from_before_the_sprint_is_not_about_it(desk: Desk) -> None:
+def test_a_state_file_from_before_the_sprint_is_ignored(desk: Desk) -> None:
     older = {"state": {"tasks": {"a": {"status": "Done"}}}, "interventions": {"a": 2}, "since": ""}
     desk.book.tick()
     desk.put("state", older)
@@ -451,7 +451,7 @@ def test_learnings_follow_the_ledger(desk: Desk) -> None:
     assert (sprint["avg_clarity"], desk.read("learnings.json")["improvements"]) == (9.0, [])
 
 
-def test_a_planner_learns_from_earlier_sprints_only_and_that_is_stored(desk: Desk) -> None:
+def test_a_planner_gets_stored_learnings_of_earlier_sprints_only(desk: Desk) -> None:
     desk.book.finish(feedback=Feedback(task_clarity=2))
     assert context_for(desk.book.ledger, desk.book.sprint) == ""
     context = context_for(desk.book.ledger, "shop-2")
@@ -462,7 +462,7 @@ def test_a_planner_learns_from_earlier_sprints_only_and_that_is_stored(desk: Des
     assert (improvement["status"], improvement["applied_in"]) == ("applied", ["shop-2"])
 
 
-def test_learnings_of_the_older_program_are_imported_with_all_their_quirks(desk: Desk) -> None:
+def test_learnings_of_the_older_program_are_imported_in_every_form(desk: Desk) -> None:
     desk.put("learnings.json", LEARNINGS)
     desk.files.read_edits(busy=False)
     kept = desk.kept()
@@ -539,7 +539,7 @@ def test_a_sprint_without_tasks_has_a_retro_page(desk: Desk) -> None:
     assert desk.path(f"retro/sprint-{desk.book.sprint}.md").read_text() == page
 
 
-def test_text_of_agents_stays_text_in_the_retro_page(desk: Desk) -> None:
+def test_text_of_agents_is_escaped_in_the_retro_page(desk: Desk) -> None:
     evil = "\x1b[31m <script>alert(1)</script> | [x](javascript:1) `"
     end_sprint(desk, status=Status.ESCALATED, reason=evil)
     page = desk.path("retro_report.md").read_text()

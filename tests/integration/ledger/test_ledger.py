@@ -33,14 +33,14 @@ def issue_of(effect: CreateIssue, number: int, version: int = 1) -> IssueSnapsho
 def open_issues(book: Book) -> list[CreateIssue]:
     """Open the issues of the first tick on a forge and append their snapshots."""
     decision = book.tick()
-    wanted = [a for a in decision.actions if isinstance(a, CreateIssue)]
-    for number, (entry, effect) in enumerate(zip(book.journal.due(), wanted, strict=True), 1):
+    issues = [a for a in decision.actions if isinstance(a, CreateIssue)]
+    for number, (entry, effect) in enumerate(zip(book.journal.due(), issues, strict=True), 1):
         book.journal.intend(entry)
         book.journal.record(entry, [issue_of(effect, number)])
-    return wanted
+    return issues
 
 
-def test_a_sprint_comes_back_as_it_was_recorded(book: Book) -> None:
+def test_a_sprint_is_loaded_as_it_was_recorded(book: Book) -> None:
     decision = book.tick()
     committed = msgspec.structs.replace(decision.state, open_effects=frozenset({"a", "b"}))
     assert book.load().state == committed
@@ -53,9 +53,9 @@ def test_sprints_of_a_project_are_numbered_from_one(book: Book) -> None:
 
 
 def test_numbers_that_are_in_use_elsewhere_are_skipped(book: Book) -> None:
-    wanted = Sprint(id="shop", number=0, goal="more")
-    assert book.ledger.create_sprint(wanted, {}, after=6).id == "shop-7"
-    assert book.ledger.create_sprint(wanted, {}, after=3).id == "shop-8"
+    sprint = Sprint(id="shop", number=0, goal="more")
+    assert book.ledger.create_sprint(sprint, {}, after=6).id == "shop-7"
+    assert book.ledger.create_sprint(sprint, {}, after=3).id == "shop-8"
 
 
 def test_an_unknown_sprint_is_not_found(book: Book) -> None:
@@ -90,7 +90,7 @@ def test_a_tick_that_fails_in_the_middle_leaves_nothing(
     assert book.load().facts == ()
 
 
-def test_a_tick_forgets_only_the_facts_that_it_took_in(book: Book) -> None:
+def test_a_tick_deletes_only_the_facts_that_it_read(book: Book) -> None:
     book.append_facts(BranchSnapshot(version=1, name="main", commit="c1"))
     loaded = book.load()
     book.append_facts(BranchSnapshot(version=2, name="main", commit="c2"))
@@ -223,22 +223,22 @@ def test_the_same_effect_planned_again_is_one_effect(book: Book) -> None:
     assert book.count("actions") == 2
 
 
-def test_a_refused_effect_that_is_planned_again_goes_to_the_end(
+def test_a_refused_effect_that_is_planned_again_is_last_in_the_journal(
     book: Book,
 ) -> None:
-    wanted = [a for a in book.tick().actions if isinstance(a, CreateIssue) and a.task == "a"]
+    issues = [a for a in book.tick().actions if isinstance(a, CreateIssue) and a.task == "a"]
     entry = book.journal.due()[0]
     book.journal.intend(entry)
     book.journal.refuse(entry, _failure(entry))
-    later = msgspec.structs.replace(wanted[0], key="another")
-    book.commit_state(book.load().state, later, *wanted)
+    later = msgspec.structs.replace(issues[0], key="another")
+    book.commit_state(book.load().state, later, *issues)
     order = []
     while due := [e for e in book.journal.due() if e.effect.task == "a"]:
         assert not due[0].intended
         order.append(due[0].effect.key)
         book.journal.intend(due[0])
         book.journal.record(due[0], [])
-    assert order == ["another", wanted[0].key]
+    assert order == ["another", issues[0].key]
 
 
 def test_starting_known_work_again_fences_off_its_holder(book: Book) -> None:
@@ -252,7 +252,7 @@ def test_starting_known_work_again_fences_off_its_holder(book: Book) -> None:
         book.do(queue.renew, old.item, old.token, 1000, active=True)
 
 
-def test_cancelled_work_is_gone_from_the_queue(book: Book) -> None:
+def test_cancelled_work_leaves_the_queue(book: Book) -> None:
     open_issues(book)
     book.tick()
     (item,) = [r["id"] for r in book.ledger.db.rows("SELECT id FROM work_items")]
@@ -269,7 +269,7 @@ def test_a_task_of_an_older_version_gets_defaults_for_new_fields(book: Book) -> 
     assert task == Task(plan=task.plan, status=Status.READY)
 
 
-def test_two_threads_that_tick_at_once_both_come_through(book: Book) -> None:
+def test_two_threads_that_tick_at_once_both_succeed(book: Book) -> None:
     """The loser of the race runs again from `load`, as the engine does."""
 
     def tick() -> None:

@@ -39,9 +39,7 @@ def gitea(name: str = "shop", **settings: str) -> None:
         "ssh://git@git.example.org:2222/ada/shop.git",
     ],
 )
-def test_a_clone_is_known_by_its_origin_however_that_is_written(
-    tmp_path: Path, origin: str
-) -> None:
+def test_a_clone_is_identified_by_any_spelling_of_its_origin(tmp_path: Path, origin: str) -> None:
     gitea()
     assert projects_for(clone(tmp_path / "clone", origin)) == ["shop"]
 
@@ -56,13 +54,15 @@ def test_a_clone_is_known_by_its_origin_however_that_is_written(
         "",
     ],
 )
-def test_another_repository_is_another_one(tmp_path: Path, origin: str) -> None:
+def test_a_clone_of_another_repository_is_no_clone_of_the_project(
+    tmp_path: Path, origin: str
+) -> None:
     gitea()
     folder = clone(tmp_path / "clone", origin) if origin else tmp_path
     assert projects_for(folder) == []
 
 
-def test_a_worktree_of_a_clone_is_known_too(tmp_path: Path) -> None:
+def test_a_worktree_of_a_clone_is_recognised(tmp_path: Path) -> None:
     gitea()
     main = clone(tmp_path / "clone", "git@git.example.org:ada/shop.git")
     identity = ("-c", "user.name=A", "-c", "user.email=a@example.org")
@@ -74,13 +74,13 @@ def test_a_worktree_of_a_clone_is_known_too(tmp_path: Path) -> None:
     assert projects_for(tmp_path / "tree") == ["shop"]
 
 
-def test_a_checkout_that_is_named_is_enough(tmp_path: Path) -> None:
+def test_a_named_checkout_is_enough(tmp_path: Path) -> None:
     folder = clone(tmp_path / "clone", "https://elsewhere.example/x/y.git")
     gitea(checkout=str(folder))
     assert projects_for(folder) == ["shop"]
 
 
-def test_github_is_github_com_whatever_its_api_is_called(tmp_path: Path) -> None:
+def test_github_is_github_com_with_any_api_address(tmp_path: Path) -> None:
     for number, host in enumerate(("", "https://api.github.com", "https://github.com")):
         config = ProjectConfig(name=f"p{number}", forge="github", host=host, repo="ada/shop")
         create_project(config)

@@ -89,14 +89,14 @@ def test_a_verification_that_fails_before_it_starts_counts_as_failed(book: Book)
     assert (run.end, run.problem) == ("failed", "setup: no such package")
 
 
-def test_planner_and_baseline_belong_to_no_task_unless_one_has_that_name(book: Book) -> None:
+def test_planner_and_baseline_belong_to_no_task_unless_a_task_has_that_name(book: Book) -> None:
     for item, role in (("po/1-po", "po"), ("baseline/1-verify", "verify"), ("po/1-fix", "fix")):
         book.begin(f"{book.sprint}/{item}", role)
     rows = [(run.task, run.role) for run in runs(book)]
     assert rows == [("", "po"), ("", "verify"), ("po", "fix")]
 
 
-def test_sprints_whose_ids_begin_alike_do_not_share_runs(book: Book) -> None:
+def test_sprints_with_a_common_id_prefix_do_not_share_runs(book: Book) -> None:
     book.begin(f"{book.sprint}0/a/1-fix", "fix")
     assert runs(book) == ()
 
@@ -114,7 +114,7 @@ def test_a_sprint_can_be_named_by_id_by_number_and_as_the_last(book: Book) -> No
                 find_sprint(connection, bad)
 
 
-def test_only_sprints_in_which_something_may_wait_are_read_for_the_inbox(book: Book) -> None:
+def test_the_inbox_reads_only_sprints_that_may_have_items(book: Book) -> None:
     def waiting() -> list[str]:
         return [state.sprint.id for state in book.read(waiting_states)]
 
@@ -126,7 +126,7 @@ def test_only_sprints_in_which_something_may_wait_are_read_for_the_inbox(book: B
     assert waiting() == ["shop-1"]
 
 
-def test_a_run_without_an_end_lasts_until_its_last_sign_of_life(book: Book, shift: Any) -> None:
+def test_a_run_without_an_end_lasts_until_its_last_heartbeat(book: Book, shift: Any) -> None:
     item = f"{book.sprint}/a/1-implement"
     token = book.begin(item, "implement")
     shift(8_000)

@@ -73,7 +73,7 @@ def version_of(path: Path) -> str:
         return ledger.get(upgrades.DATA_VERSION)
 
 
-def test_a_program_that_writes_upgrades_every_row_once(
+def test_a_writing_program_upgrades_every_row_once(
     path: Path, with_steps: Callable[..., None]
 ) -> None:
     seen: Counter[str] = Counter()
@@ -93,7 +93,7 @@ def test_a_program_that_writes_upgrades_every_row_once(
     assert seen["sprints"] == 1
 
 
-def test_a_fresh_ledger_has_todays_version_and_needs_no_upgrade(
+def test_a_new_ledger_has_the_current_version_and_needs_no_upgrade(
     tmp_path: Path, with_steps: Callable[..., None]
 ) -> None:
     assert version_of(tmp_path / "one.sqlite") == ""
@@ -122,7 +122,7 @@ def test_an_upgrade_that_fails_changes_nothing(path: Path, with_steps: Callable[
     assert version_of(path) == ""
 
 
-def test_a_program_that_reads_sees_todays_form_and_changes_nothing(
+def test_a_reading_program_sees_the_current_form_and_changes_nothing(
     path: Path, with_steps: Callable[..., None]
 ) -> None:
     before = path.read_bytes()
@@ -179,7 +179,7 @@ def test_nothing_is_upgraded_while_an_engine_of_the_older_version_writes(
     assert stored(path)["aim"] == "a shop"
 
 
-def test_a_damaged_row_is_left_for_verify_to_name(
+def test_a_damaged_row_stays_for_verify_to_report(
     path: Path, with_steps: Callable[..., None]
 ) -> None:
     with closing(sqlite3.connect(path)) as connection:

@@ -33,7 +33,7 @@ def test_a_database_is_brought_up_to_date_once(tmp_path: Path) -> None:
     assert len(db.rows("SELECT * FROM a")) == 1
 
 
-def test_migrations_are_stored_in_the_given_table_and_reported_when_applied(
+def test_applied_migrations_are_reported_and_stored_in_their_table(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "x.db"
@@ -71,7 +71,7 @@ def test_a_migration_whose_text_changed_is_refused(tmp_path: Path) -> None:
     assert _tables(path) == {"a", "migrations"}
 
 
-def test_a_migration_that_fails_leaves_nothing_of_itself(tmp_path: Path) -> None:
+def test_a_failed_migration_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     broken = Migration("test/0002", "CREATE TABLE b (x);\nINSERT INTO nowhere VALUES (1);")
     with pytest.raises(StoreError, match="nowhere"):
@@ -105,7 +105,7 @@ def _values(db: Database) -> list[int]:
 
 
 @pytest.mark.parametrize(("point", "expected"), [("before_commit", [1]), ("after_commit", [1, 2])])
-def test_a_kill_before_the_commit_loses_all_of_it_and_one_after_it_nothing(
+def test_a_kill_before_the_commit_loses_the_transaction_and_a_later_kill_loses_nothing(
     tmp_path: Path, point: str, expected: list[int]
 ) -> None:
     path = tmp_path / "x.db"
@@ -135,7 +135,7 @@ def test_a_commit_is_on_disk_before_it_returns(tmp_path: Path) -> None:
     assert [tuple(s) for s in settings if s] == [("wal",), (2,)]
 
 
-def test_a_database_that_is_locked_says_so_and_can_be_used_afterwards(
+def test_a_locked_database_is_reported_and_usable_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "_BUSY_S", 0.05)
@@ -192,7 +192,7 @@ def test_a_reader_sees_committed_changes_only(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_a_snapshot_is_one_moment_however_long_it_takes(tmp_path: Path) -> None:
+def test_a_long_snapshot_sees_one_moment(tmp_path: Path) -> None:
     db, other = Database(tmp_path / "x.db", [ONE]), Database(tmp_path / "x.db", [ONE])
     with db.snapshot() as connection:
         first = connection.execute("SELECT count(*) FROM a").fetchone()[0]
@@ -202,7 +202,7 @@ def test_a_snapshot_is_one_moment_however_long_it_takes(tmp_path: Path) -> None:
     assert len(db.rows("SELECT * FROM a")) == first + 1
 
 
-def test_a_disk_that_is_really_full_fails_the_commit_cleanly(tmp_path: Path) -> None:
+def test_a_really_full_disk_fails_the_commit_cleanly(tmp_path: Path) -> None:
     def write() -> None:
         with (
             pytest.raises(StoreError) as refused,

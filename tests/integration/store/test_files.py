@@ -24,7 +24,7 @@ def _full(*args: Any, **kwargs: Any) -> Any:
     raise OSError(28, "No space left on device")
 
 
-def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+def test_a_file_is_replaced_without_leftover_files(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "er" / "state.json"
     write_atomic(file, OLD)
     write_atomic(file, NEW)
@@ -98,7 +98,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert "make the directory writable" in refused.value.hint
 
 
-def test_lines_are_added_whole_and_after_half_a_line_on_their_own(tmp_path: Path) -> None:
+def test_lines_are_appended_completely_and_never_to_a_partial_line(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "log"
     append_line(file, b"one")
     with file.open("ab") as torn:
@@ -107,7 +107,7 @@ def test_lines_are_added_whole_and_after_half_a_line_on_their_own(tmp_path: Path
     assert file.read_bytes() == b"one\ntw\nthree\n"
 
 
-def test_a_line_is_whole_however_little_each_write_takes(
+def test_a_line_is_complete_after_any_number_of_partial_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.write
@@ -117,7 +117,7 @@ def test_a_line_is_whole_however_little_each_write_takes(
     assert (tmp_path / "log").read_bytes() == b"a line of more than six bytes\n"
 
 
-def test_a_line_that_does_not_fit_on_the_disk_leaves_nothing(tmp_path: Path) -> None:
+def test_a_line_that_exceeds_the_disk_is_not_written(tmp_path: Path) -> None:
     def append() -> None:
         with pytest.raises(StoreError, match="log"):
             append_line(file, b"x" * 100)
@@ -128,7 +128,7 @@ def test_a_line_that_does_not_fit_on_the_disk_leaves_nothing(tmp_path: Path) -> 
     assert file.read_bytes() == b"one\n"
 
 
-def test_a_new_project_is_on_the_disk_before_it_has_its_name(
+def test_a_new_project_is_synced_before_its_rename(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CALORON_HOME", str(tmp_path / "home"))

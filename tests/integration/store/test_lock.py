@@ -14,7 +14,7 @@ from caloron.store import lock
 from caloron.store.lock import file_lock, this_process
 
 
-def test_a_process_is_gone_when_it_ended_and_not_before() -> None:
+def test_an_ended_process_is_reported_as_gone() -> None:
     child = subprocess.Popen(["sleep", "60"])
     holder = this_process(child.pid)
     assert holder.is_gone is False
@@ -26,10 +26,10 @@ def test_a_process_is_gone_when_it_ended_and_not_before() -> None:
     assert holder.is_gone is True
 
 
-def test_another_process_with_the_same_number_is_another() -> None:
+def test_a_process_with_a_reused_pid_is_another_process() -> None:
     assert this_process().is_gone is False
     assert this_process()._replace(started="1").is_gone is True
-    assert this_process()._replace(boot="an earlier one").is_gone is True
+    assert this_process()._replace(boot="an earlier boot").is_gone is True
 
 
 def test_the_state_of_a_process_on_another_host_is_unknown() -> None:
@@ -66,7 +66,7 @@ def test_a_file_lock_that_is_never_released_is_an_error(
         pass
 
 
-def test_a_lock_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_lock_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="file/lock"), file_lock(tmp_path / "file" / "lock"):
         pass

@@ -71,7 +71,7 @@ def test_the_cap_is_exact_with_many_workers(tmp_path: Path) -> None:
     assert not queue.db.rows("SELECT 1 FROM work_items WHERE status <> 'done'")
 
 
-def test_the_cap_counts_only_the_kinds_that_are_asked_for(queue: Queue) -> None:
+def test_the_cap_counts_only_the_requested_kinds(queue: Queue) -> None:
     queue.add("a", "b")
     queue.add("v", kind="verify")
     assert queue.take("implement", cap=1)
@@ -135,7 +135,7 @@ def test_the_attempt_rises_only_when_an_agent_is_started(queue: Queue) -> None:
     assert queue.lease("a")["attempt"] == 2
 
 
-def test_the_highest_priority_goes_first_then_the_oldest(queue: Queue) -> None:
+def test_the_highest_priority_is_claimed_first_and_then_the_oldest_item(queue: Queue) -> None:
     queue.add("old", priority=1)
     time.sleep(0.005)
     queue.add("young", priority=1)
@@ -150,7 +150,7 @@ def test_an_item_waits_for_its_time_by_the_databases_clock(queue: Queue) -> None
     assert queue.must_take().item == "a"
 
 
-def test_an_item_that_is_known_is_not_queued_twice(queue: Queue) -> None:
+def test_a_known_item_is_not_queued_twice(queue: Queue) -> None:
     queue.add("a")
     queue.add("a", priority=7)
     assert queue.must_take().item == "a"

@@ -69,9 +69,9 @@ _VET = "{ go vet ./... >/dev/null 2>&1 || true; }"
         ({"tests/unit/test_a.py": ""}, "", f"{_UNITTEST} -s tests/unit"),
         ({"test_a.py": "", "more/test_b.py": ""}, "", f"{_UNITTEST} && {_UNITTEST} -s more"),
         ({"a.py": "", "node_modules/x/test_a.py": "", ".venv/lib/test_b.py": ""}, "", ""),
-        # A name for the shell is never taken.
+        # A file name that the shell would interpret is never used.
         ({"tests;reboot/test_a.py": "", "a.py": ""}, "", ""),
-        # A comment that names pytest is no use of it, and comments alone need no setup.
+        # A comment that names pytest does not use it, and comments alone need no setup.
         ({"requirements.txt": "# pytest\n\n", "test_a.py": ""}, "", _UNITTEST),
         # Having no tests yet is not red, but losing them is.
         ({"app.py": "", "pytest.ini": ""}, f"{_VENV} pytest", f"{{ {_PYTEST} || [ $? -eq 5 ]; }}"),
@@ -81,14 +81,14 @@ _VET = "{ go vet ./... >/dev/null 2>&1 || true; }"
          f"{_VENV} -e '.[test]'", _PYTEST),
         ({"pyproject.toml": _APPLICATION, "a/x.py": "", "b/y.py": ""},
          f"""{_VENV} 'click; python_version > '"'"'3'"'"''""", ""),
-        # Groups of dependencies are followed without end or options.
+        # Cyclic groups of dependencies end, and options in them are ignored.
         ({"pyproject.toml": _GROUPS, "app.py": ""}, f"{_VENV} ruff coverage", ""),
-        # Node is installed by the program whose lock file is there.
+        # The lock file decides which program installs Node packages.
         ({"package.json": _NEEDS, "package-lock.json": ""}, "npm ci --no-audit --no-fund", ""),
         ({"package.json": _NEEDS, "pnpm-lock.yaml": ""}, "pnpm install --frozen-lockfile", ""),
         ({"package.json": _NEEDS, "yarn.lock": ""}, "yarn install --frozen-lockfile", ""),
         ({"package.json": _NEEDS}, "npm install --no-audit --no-fund --no-package-lock", ""),
-        # The test that npm writes into every package is none.
+        # The default test that npm writes into every package does not count.
         ({"package.json": package(scripts=_NO_TEST)}, "", ""),
         ({"package.json": package(scripts={"test": "jest"})}, "", "CI=true npm test"),
         # Rust is fetched once and tested without a network.
@@ -98,7 +98,7 @@ _VET = "{ go vet ./... >/dev/null 2>&1 || true; }"
         # Go downloads and compiles once.
         ({"go.mod": "module a", "go.sum": ""}, f"go mod download && {_VET}", "go test ./..."),
         ({"go.mod": "module a", "vendor/modules.txt": ""}, _VET, "go test ./..."),
-        # Make is asked only if nothing else has tests.
+        # Make is used only if no other tool has tests.
         ({"Makefile": _MAKEFILE}, "", "make test"),
         ({"Makefile": "test := yes\n"}, "", ""),
         ({"Makefile": _MAKEFILE, "package.json": package(scripts={"test": "x"})},

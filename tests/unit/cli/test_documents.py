@@ -201,7 +201,7 @@ def test_every_variable_of_the_environment_is_in_the_reference() -> None:
     assert {name for name in used if not _NOT_FOR_USERS.fullmatch(name)} == answer
 
 
-def test_blocks_are_read_whole_and_without_the_indentation_of_a_list() -> None:
+def test_blocks_are_read_completely_and_without_the_indentation_of_a_list() -> None:
     text = "1. do\n\n   ```sh\n   a \\\n     b\n   ```\n\n````md\n```sh\nno\n```\n````\n`x` \\\n"
     assert [(b.language, b.text, b.line) for b in blocks(text)] == [
         ("sh", "a \\\n  b\n", 4),
@@ -213,7 +213,7 @@ def test_blocks_are_read_whole_and_without_the_indentation_of_a_list() -> None:
     assert list(spans(text)) == [(13, "x")]
 
 
-def test_numbered_lists_go_on_counting_on_the_site() -> None:
+def test_numbered_lists_continue_their_numbers_on_the_site() -> None:
     """The site needs four spaces of indentation in an item; fewer begin a new list."""
     extensions = ["tables", "fenced_code", "pymdownx.superfences"]
     for page in DOCS.glob("*.md"):

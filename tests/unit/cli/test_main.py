@@ -97,7 +97,7 @@ def test_a_group_without_a_command_prints_its_help(group, capsys):
         (KeyboardInterrupt(), 130, ""),
     ],
 )
-def test_a_failure_of_the_family_and_an_interrupt_have_their_own_exit_codes(
+def test_a_caloron_error_and_an_interrupt_have_their_own_exit_codes(
     failing, capsys, error, code, text
 ):
     failing(error)

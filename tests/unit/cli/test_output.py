@@ -32,7 +32,7 @@ def test_text_is_made_only_if_it_is_printed(capsys):
     assert capsys.readouterr().out.endswith("first\ufffd\nsecond\n")
 
 
-def test_a_failure_is_an_envelope_with_its_data_in_json_and_goes_to_standard_error_in_text(capsys):
+def test_a_failure_is_an_envelope_in_json_and_is_written_to_standard_error_in_text(capsys):
     output.start(["sprint", "-o", "json"])
     output.failure("sprint", "STOPPED", "it was stopped", hint="resume it", data={"tasks": []})
     captured = capsys.readouterr()
@@ -91,7 +91,7 @@ def test_an_answer_without_records_is_reported_as_text(capsys, data):
     assert capsys.readouterr().out == "as text\n"
 
 
-def test_a_dry_run_says_what_would_be_done_and_exits_with_9(capsys):
+def test_a_dry_run_lists_the_planned_changes_and_exits_with_9(capsys):
     actions = [{"action": "delete", "target": "a\x1b", "bytes": 1_234_567}]
     output.start([])
     assert output.dry_run("clean", actions) == 9

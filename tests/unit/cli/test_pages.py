@@ -18,7 +18,7 @@ def _table(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith(("  task", "  search", "  bask"))]
 
 
-def test_columns_stand_below_each_other_also_where_letters_take_two_places() -> None:
+def test_columns_are_aligned_even_with_letters_of_two_cells() -> None:
     places = [
         cells(line[: line.index(end)])
         for line, end in zip(_table(as_text(_PAGE)), ("cost", "$", "$"), strict=True)
@@ -27,7 +27,7 @@ def test_columns_stand_below_each_other_also_where_letters_take_two_places() -> 
 
 
 @pytest.mark.parametrize("columns", [80, 200])
-def test_at_a_terminal_everything_fits_and_nothing_is_cut(
+def test_a_page_at_a_terminal_fits_without_cut_text(
     monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
     monkeypatch.setattr("caloron.cli.render.is_terminal", lambda: True)
@@ -40,7 +40,7 @@ def test_at_a_terminal_everything_fits_and_nothing_is_cut(
     assert [line.rsplit(maxsplit=1)[1] for line in _table(text)] == ["cost", "$1.20", "$0.30"]
 
 
-def test_a_pipe_gets_all_of_it() -> None:
+def test_a_pipe_gets_the_complete_page() -> None:
     text = as_text(_PAGE)
     assert all(title in text for _, title, _ in _ROWS)
     assert "…" not in text

@@ -121,11 +121,11 @@ def test_a_task_handed_back_with_a_branch_takes_its_commit_as_the_change(
     chain: SprintDriver,
 ) -> None:
     say(chain, TAKE_OVER)
-    chain.forge.branches["agent/a/shop-1"] = "hers"
+    chain.forge.branches["agent/a/shop-1"] = "commit-of-ada"
     say(chain, "resolved")
-    assert chain.task("a").change.head == "hers"
+    assert chain.task("a").change.head == "commit-of-ada"
     assert chain.role("a") == "verify"
-    assert chain.forge.pull(chain.task("a").links.pull).head == "hers"
+    assert chain.forge.pull(chain.task("a").links.pull).head == "commit-of-ada"
     chain.run()
     assert set(chain.statuses().values()) == {"Done"}
     assert not [e for e in chain.effects(Push) if isinstance(e, Push) and e.task == "a"]
@@ -144,10 +144,10 @@ def test_a_task_handed_back_after_a_push_takes_that_commit_as_the_change() -> No
 def test_a_task_handed_back_with_a_persons_pull_request_takes_it_as_the_change() -> None:
     made = made_world()
     say(made, TAKE_OVER)
-    hers = made.person.open_pull(issue_of(made))
+    pull = made.person.open_pull(issue_of(made))
     made.settle()
     say(made, "resolved")
-    assert made.task("a").links.pull == hers.number
+    assert made.task("a").links.pull == pull.number
     assert made.role("a") == "verify"
 
 
@@ -155,9 +155,9 @@ def test_a_task_that_has_not_begun_can_be_taken_over_and_merged_by_hand() -> Non
     made = made_world()
     say(made, TAKE_OVER, issue_of(made, "b"))
     assert made.status("b") is Status.ESCALATED
-    hers = made.person.open_pull(issue_of(made, "b"))
+    pull = made.person.open_pull(issue_of(made, "b"))
     made.settle()
-    made.person.merge_pull(hers.number)
+    made.person.merge_pull(pull.number)
     made.settle()
     assert made.status("b") is Status.DONE
 
@@ -487,13 +487,13 @@ def test_a_comment_before_an_escalation_does_not_release_it(chain: SprintDriver)
 
 def test_a_comment_on_a_pull_request_before_the_task_adopted_it_is_no_command() -> None:
     made = made_world()
-    hers = made.person.open_pull(issue_of(made))
-    made.person.comment(hers.number, CANCEL)
+    pull = made.person.open_pull(issue_of(made))
+    made.person.comment(pull.number, CANCEL)
     made.settle()
     assert made.role("a") == "verify"
-    say(made, CANCEL, hers.number)
+    say(made, CANCEL, pull.number)
     assert made.status("a") is Status.CANCELLED
-    assert made.forge.pull(hers.number).state == "open"
+    assert made.forge.pull(pull.number).state == "open"
 
 
 @pytest.mark.parametrize(
@@ -543,8 +543,8 @@ def test_an_unknown_command_is_answered_once_with_the_known_commands(
 def test_untrusted_authors_and_our_own_comments_get_no_answer(made: SprintDriver) -> None:
     n = issue_of(made)
     made.user("caloron").comment(n, f"caloron:stop\n{marker('comment/x')}")
-    hers = made.user("eve").comment(n, "caloron:stop")
-    made.forge.objects[hers.object] = msgspec.structs.replace(hers, trusted=False)
+    comment = made.user("eve").comment(n, "caloron:stop")
+    made.forge.objects[comment.object] = msgspec.structs.replace(comment, trusted=False)
     made.facts.clear()
     made.settle()
     assert correction_comments(made, n) == []

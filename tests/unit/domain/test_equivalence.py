@@ -128,7 +128,7 @@ HAPPY: list[tuple[str, tuple[Fact, ...], str, set[str]]] = [
     ("judged 1", (ended(1, "3-review", "a1", answer="APPROVED"),), "VVP", {"review task-1"}),
     ("approved 100", (review(1, 1, "a1", "approved", 1),), "VVP", {"merge task-1"}),
     ("judged 2", (ended(2, "3-review", "b1", answer="APPROVED"),), "VVP", {"review task-2"}),
-    # The lane is taken: an approved change waits for the merge before it.
+    # The merge queue is busy: an approved change waits for the merge before it.
     ("approved 101", (review(2, 2, "b1", "approved", 1),), "VVP", set()),
     (
         "merged 100",

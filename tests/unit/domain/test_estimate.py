@@ -74,7 +74,7 @@ def test_a_night_in_which_the_sprint_was_stopped_and_interrupted_runs_do_not_cou
     review = Run(item="p-1/t/2-review", role="review", task="t", started_at=115 + night, seconds=15)
     known = experience([(earlier(0.0, night + 30, 0), (cut, again, review))])
     assert known.runs_per_task == 2
-    # The review ran beside the end of the implementation.
+    # The review overlaps the end of the implementation.
     assert known.seconds_per_task == 30
 
 
@@ -89,5 +89,5 @@ def test_parallel_agents_shorten_the_time_but_not_a_chain() -> None:
     assert [rounds(wide, n) for n in (1, 2, 3, 4, 9)] == [4, 2, 2, 1, 1]
     chain = plan(("a",), ("b", "a"), ("c", "b"))
     assert rounds(chain, 9) == 3
-    # The longest chain is begun first.
+    # The longest chain starts first.
     assert rounds((*plan(("x",), ("y",)), *chain), 2) == 3

@@ -369,10 +369,10 @@ def merge_is_due(made: SprintDriver) -> Merge:
             return merge
         while made.journal:
             made.perform(0)
-    raise AssertionError("no merge comes")
+    raise AssertionError("no merge was planned")
 
 
-def test_a_merge_that_comes_too_late_is_verified_and_tried_again_up_to_a_limit() -> None:
+def test_a_late_merge_is_verified_and_retried_up_to_a_limit() -> None:
     made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
     made.end(made.item("a"))
@@ -380,7 +380,7 @@ def test_a_merge_that_comes_too_late_is_verified_and_tried_again_up_to_a_limit()
     while made.status("a") is Status.IN_REVIEW:
         made.refuse(merge_is_due(made), "stale_base")
         refused += 1
-        assert refused < 20, "it goes on for ever"
+        assert refused < 20, "the merge is retried without end"
         made.tick()
         if made.status("a") is Status.IN_REVIEW:
             assert made.role("a") == "verify"
@@ -458,11 +458,11 @@ def test_a_planner_that_crashes_is_tried_once_more() -> None:
 
 
 def test_no_issue_is_created_before_a_person_approves_the_plan() -> None:
-    asked = evaluate(new_state(planned("a"), ask=True), (), 1.0)
-    assert (asked.state.sprint.phase, asked.actions) == ("approval", ())
-    assert why(asked.state, asked.state.tasks["a"]) == "the plan waits for your yes"
-    said_yes = evaluate(asked.state, (PlanApproved(),), 2.0)
-    assert [type(a) for a in said_yes.actions] == [CreateIssue]
+    waiting = evaluate(new_state(planned("a"), ask=True), (), 1.0)
+    assert (waiting.state.sprint.phase, waiting.actions) == ("approval", ())
+    assert why(waiting.state, waiting.state.tasks["a"]) == "the plan waits for your yes"
+    approved = evaluate(waiting.state, (PlanApproved(),), 2.0)
+    assert [type(a) for a in approved.actions] == [CreateIssue]
 
 
 def test_an_issue_that_the_forge_refuses_does_not_make_the_sprint_wait_forever() -> None:

@@ -261,7 +261,7 @@ def test_a_failing_rule_of_the_sprint_pauses_it_without_loss(data: st.DataObject
         assert (sprint, decision.state.tasks) == (before.sprint, before.tasks)
         assert made.facts[: len(facts)] == facts
         made.state.sprint.availability.pause_reason = ""
-    _go_on(made)
+    _finish(made)
     assert set(made.statuses().values()) == {"Done"}
     assert made.state.sprint.phase == "ended"
 
@@ -317,7 +317,7 @@ def test_a_rule_that_keeps_failing_for_one_task_pauses_the_sprint(
     assert set(made.statuses().values()) == {"Done"}
 
 
-# A state that no rule makes, as a defect, an edit or an older version may leave it.
+# No rule makes such a state, but a defect, an edit or an older version may.
 
 _COMMIT = st.sampled_from(["", "c1", "c2", "c9"])
 _WORK = st.builds(
@@ -439,21 +439,21 @@ def test_one_broken_task_does_not_stop_the_others_and_a_person_can_end_it(
         if data.draw(st.booleans()):
             _stray_fact(made, data)
         made.tick()
-    _go_on(made)
+    _finish(made)
     assert {name: made.status(name) for name in OTHERS} == dict.fromkeys(OTHERS, Status.DONE)
     bad = made.task("bad")
     if bad.status not in (Status.DONE, Status.CANCELLED) and bad.links.issue is not None:
         made.person.close_issue(bad.links.issue)
-        _go_on(made)
+        _finish(made)
     assert made.status("bad") in (Status.DONE, Status.CANCELLED), made.task("bad")
     assert made.state.sprint.phase == "ended"
 
 
-def _go_on(made: SprintDriver) -> None:
+def _finish(made: SprintDriver) -> None:
     """Let effects and agents succeed until the sprint is idle."""
     for _ in range(200):
         made.settle()
         if not made.queue:
             return
         made.end(next(iter(made.queue)))
-    raise AssertionError("the sprint never comes to rest")
+    raise AssertionError("the sprint never becomes idle")

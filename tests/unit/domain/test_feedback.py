@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from caloron.domain.model.feedback import ASSESSMENTS, Feedback, feedback_yaml, joined
 from caloron.domain.model.snapshots import marker, marker_key
 
-#: Every character there is, lone halves of surrogate pairs too: agents write JSON.
+#: All characters with lone surrogates, because agents write JSON.
 TEXT = st.text(st.characters(codec=None, exclude_categories=()))
 
 
-def test_the_block_has_exactly_the_lines_that_other_tools_read() -> None:
+def test_the_block_has_exactly_the_lines_that_other_tools_parse() -> None:
     feedback = Feedback(
         task_id="login",
         agent_role="developer",

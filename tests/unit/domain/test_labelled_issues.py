@@ -47,7 +47,7 @@ def test_a_labelled_issue_becomes_a_task_and_is_done_like_any_other(made: Sprint
     assert made.forge.issue(n).state == "closed"
 
 
-def test_an_issue_without_the_label_or_with_our_marker_joins_nothing(made: SprintDriver) -> None:
+def test_an_issue_without_the_label_or_with_our_marker_does_not_join(made: SprintDriver) -> None:
     made.person.open_issue("Just talk", "Hello")
     n = made.person.open_issue("Old task", f"x {marker('issue/shop-0/a')}", LABEL)
     made.facts[:] = [msgspec.structs.replace(made.forge.issue(n), author="caloron", version=10**6)]
@@ -167,9 +167,9 @@ def test_the_section_of_an_agent_is_no_part_of_the_request() -> None:
     made.settle()
     assert made.task("a").plan.agent_prompt == "Do it well"
     assert made.task("a").plan.acceptance == ()
-    hers = made.person.open_issue("Dark mode", f"Make it dark.\n\n{body}", LABEL)
+    labelled = made.person.open_issue("Dark mode", f"Make it dark.\n\n{body}", LABEL)
     made.settle()
-    (joined,) = [t for t in made.state.tasks.values() if t.links.issue == hers]
+    (joined,) = [t for t in made.state.tasks.values() if t.links.issue == labelled]
     assert "allegro" not in joined.plan.agent_prompt
     assert joined.plan.acceptance == ()
 
@@ -227,7 +227,7 @@ def untrusted_issue(made: SprintDriver) -> int:
     return n
 
 
-def asked(made: SprintDriver, n: int) -> list[str]:
+def approval_requests(made: SprintDriver, n: int) -> list[str]:
     return [body for body in comments(made, n) if f"/stranger/{n}/" in body]
 
 
@@ -236,8 +236,8 @@ def test_an_untrusted_issue_waits_for_approval_and_is_answered_once(made: Sprint
     made.person.set_labels(n, LABEL, "urgent")
     made.settle()
     assert set(made.state.tasks) == {"a"}
-    assert len(asked(made, n)) == 1
-    assert "@ada, who wrote it, has no say here" in asked(made, n)[0]
+    assert len(approval_requests(made, n)) == 1
+    assert "@ada, who wrote it, has no say here" in approval_requests(made, n)[0]
     made.facts[:] = [
         msgspec.structs.replace(made.user("eve").comment(n, "caloron:approve"), trusted=False)
     ]
@@ -248,7 +248,7 @@ def test_an_untrusted_issue_waits_for_approval_and_is_answered_once(made: Sprint
     assert made.task(f"issue-{n}").plan.agent_prompt == "first text"
     made.run()
     assert set(made.statuses().values()) == {"Done"}
-    assert len(asked(made, n)) == 1
+    assert len(approval_requests(made, n)) == 1
 
 
 def test_an_issue_that_waits_for_approval_does_not_delay_the_end_of_the_sprint() -> None:
@@ -265,9 +265,9 @@ def test_a_text_changed_after_the_approval_is_not_approved() -> None:
     made.person.edit_issue(n, "evil")
     made.settle()
     assert set(made.state.tasks) == {"a"}
-    assert "read it and say it again" in asked(made, n)[-1]
+    assert "read it and say it again" in approval_requests(made, n)[-1]
     made.settle()
-    assert len(asked(made, n)) == 2
+    assert len(approval_requests(made, n)) == 2
     made.user("anna").comment(n, "caloron:approve")
     made.settle()
     assert made.task(f"issue-{n}").plan.agent_prompt == "evil"
@@ -330,7 +330,7 @@ def test_a_text_that_changed_between_polls_is_not_approved() -> None:
     made.person.edit_issue(n, "first text")
     made.settle()
     assert set(made.state.tasks) == {"a"}
-    assert "read it and say it again" in asked(made, n)[-1]
+    assert "read it and say it again" in approval_requests(made, n)[-1]
 
 
 def test_an_untrusted_edit_needs_a_new_approval(made: SprintDriver) -> None:
@@ -342,7 +342,10 @@ def test_an_untrusted_edit_needs_a_new_approval(made: SprintDriver) -> None:
     made.person.edit_issue(n, "third text")
     made.settle()
     assert made.task(name).plan.agent_prompt == "first text"
-    assert len([body for body in asked(made, n) if "goes on with the text it had" in body]) == 1
+    assert (
+        len([body for body in approval_requests(made, n) if "goes on with the text it had" in body])
+        == 1
+    )
     made.user("anna").comment(n, "caloron:approve")
     made.settle()
     assert made.task(name).plan.agent_prompt == "third text"
@@ -391,7 +394,9 @@ def test_an_untrusted_author_who_reopens_her_issue_does_not_reopen_the_task() ->
     made.person.set_labels(n, LABEL, "urgent")
     made.settle()
     assert made.status(name) is Status.CANCELLED
-    assert len([body for body in asked(made, n) if "stays cancelled until" in body]) == 1
+    assert (
+        len([body for body in approval_requests(made, n) if "stays cancelled until" in body]) == 1
+    )
     made.user("anna").comment(n, "caloron:retry")
     made.settle()
     assert made.status(name) is Status.IN_PROGRESS

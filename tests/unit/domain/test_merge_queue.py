@@ -233,7 +233,7 @@ def test_members_that_all_conflict_with_main_are_resolved_one_by_one() -> None:
 # People
 
 
-def test_a_main_that_a_person_moved_makes_the_batch_be_verified_again() -> None:
+def test_a_main_that_a_person_moved_verifies_the_batch_again() -> None:
     made = ready(3)
     (item,) = made.queue
     made.end(item)
@@ -245,7 +245,7 @@ def test_a_main_that_a_person_moved_makes_the_batch_be_verified_again() -> None:
     main_is_green(made)
 
 
-def test_a_main_moved_between_two_merges_makes_the_rest_be_verified_again() -> None:
+def test_a_main_moved_between_two_merges_verifies_the_rest_again() -> None:
     made = verified(3)
     made.perform(0)
     made.person.push_main()
@@ -299,9 +299,7 @@ def test_a_member_that_is_withdrawn_while_it_is_verified_leaves_and_the_rest_sta
         main_is_green(made)
 
 
-def test_a_member_that_is_withdrawn_after_the_verification_makes_the_rest_be_verified_again() -> (
-    None
-):
+def test_a_member_withdrawn_after_the_verification_verifies_the_rest_again() -> None:
     made = verified(3)
     made.perform(0)
     made.person.close_issue(issue_of(made, "b"))
@@ -341,7 +339,7 @@ def test_each_member_names_the_other_members_of_its_train() -> None:
     assert why(made.state, made.task("b")).startswith("in a train of 3 with a, c: ")
 
 
-def test_a_merge_that_comes_too_late_makes_the_batch_be_verified_again() -> None:
+def test_a_late_merge_verifies_the_batch_again() -> None:
     made = verified(2)
     made.refuse(made.journal.pop(0), "stale_base")
     made.settle()
@@ -504,7 +502,7 @@ def test_all_innocent_changes_are_merged_and_no_culprit_with_few_verifications(
         elif not made.facts:
             break
     else:
-        raise AssertionError("it never ends")
+        raise AssertionError("the sprint never ends")
     main = set(made.forge.trees[made.forge.branches["main"]])
     for name in names:
         innocent = name not in culprits and name not in withdrawn

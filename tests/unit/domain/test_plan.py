@@ -205,7 +205,7 @@ def test_an_unknown_field_is_accepted() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(RESERVED))
-def test_an_id_that_the_sprint_uses_itself_is_not_for_a_task(name: str) -> None:
+def test_an_id_of_the_sprints_own_work_is_refused_for_a_task(name: str) -> None:
     message = f"task '{name}': the id `{name}` is used by the sprint itself; choose another"
     assert errors_of([raw(name)]) == (message,)
 

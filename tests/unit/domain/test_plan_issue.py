@@ -128,8 +128,8 @@ def test_an_edit_of_the_block_replaces_the_plan_and_is_answered() -> None:
 def test_after_an_edit_the_table_matches_the_block_and_text_of_people_stays() -> None:
     made = awaiting_approval()
     body = made.forge.issue(number(made)).body
-    asked = body.replace('"Title of b"', '"New | title"') + "\n\nMy own words."
-    made.person.edit_issue(number(made), asked.replace("\n", "\r\n"))
+    edited = body.replace('"Title of b"', '"New | title"') + "\n\nMy own words."
+    made.person.edit_issue(number(made), edited.replace("\n", "\r\n"))
     made.settle()
     shown = made.forge.issue(number(made)).body
     assert "| `b` | New \\| title | a |" in shown

@@ -43,7 +43,7 @@ def reverted(made: SprintDriver, *, until: type) -> None:
             made.perform(0)
         elif made.queue:
             made.end(made.item("a"))
-    raise AssertionError(f"no {until.__name__} comes")
+    raise AssertionError(f"no {until.__name__} was planned")
 
 
 def commit_of_a_person(made: SprintDriver) -> str:

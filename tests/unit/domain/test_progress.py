@@ -161,7 +161,7 @@ def test_work_of_one_cycle_does_not_change_the_description(made: SprintDriver) -
     assert "| cycle | 1 |" in comments(made, "a")[0].body
 
 
-def test_with_the_second_cycle_the_description_has_a_section_that_is_kept_up_to_date() -> None:
+def test_the_second_cycle_adds_a_section_that_stays_up_to_date() -> None:
     made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
     before = made.forge.pull(made.task("a").links.pull).body
@@ -237,10 +237,10 @@ def test_the_next_pull_request_of_a_task_gets_a_section_of_its_own() -> None:
 def test_a_pull_request_of_a_person_keeps_their_description() -> None:
     made = SprintDriver.start(planned("a"), max_fix_rounds=9)
     made.settle()
-    hers = made.person.open_pull(issue_of(made))
+    pull = made.person.open_pull(issue_of(made))
     made.settle()
     rejected(made, "a", times=2)
-    assert made.task("a").links.pull == hers.number
+    assert made.task("a").links.pull == pull.number
     assert described(made, "a") == []
 
 

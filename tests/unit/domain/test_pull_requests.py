@@ -179,12 +179,12 @@ def test_a_closed_pull_request_is_reworked_in_a_new_pull_request(reviewed: Sprin
 
 def test_deleting_the_branch_of_a_persons_pull_request_closes_it() -> None:
     made = SprintDriver.start(planned("a"))
-    hers = made.person.open_pull(issue_of(made))
+    pull = made.person.open_pull(issue_of(made))
     made.settle()
-    made.person.review(hers.number, "approved")
-    made.person.delete_branch(hers.branch)
+    made.person.review(pull.number, "approved")
+    made.person.delete_branch(pull.branch)
     made.finish("a")
-    assert made.forge.pull(hers.number).state == "closed"
+    assert made.forge.pull(pull.number).state == "closed"
     assert (made.role("a"), made.task("a").links.pull) == ("fix", None)
     assert made.task("a").reason == "the branch ada/own was deleted by a person"
     made.run()
@@ -309,7 +309,7 @@ def test_an_obsolete_effect_may_fail(reviewed: SprintDriver) -> None:
     assert reviewed.status("a") is Status.IN_REVIEW
 
 
-def test_a_verdict_that_comes_after_a_person_closed_the_pull_request_escalates_nothing() -> None:
+def test_a_verdict_after_a_person_closed_the_pull_request_escalates_nothing() -> None:
     made = in_review()
     made.end(made.item("a"))
     made.tick()
@@ -397,7 +397,7 @@ def test_a_push_to_a_taken_over_task_waits_for_the_hand_back(reviewed: SprintDri
     assert reviewed.status("a") is Status.DONE
 
 
-def test_a_request_for_changes_on_an_escalated_task_goes_to_its_agent() -> None:
+def test_a_request_for_changes_on_an_escalated_task_starts_a_fix() -> None:
     made = escalated()
     made.person.review(pull_of(made), "changes_requested", "make it blue")
     made.settle()
@@ -413,8 +413,8 @@ def test_closing_the_pull_request_of_an_escalated_task_extends_its_reason() -> N
     made.person.close_pull(pull)
     made.settle()
     assert made.status("a") is Status.ESCALATED
-    wanted = f"{before}; then pull request #{pull} was closed by ada without merging"
-    assert made.task("a").reason == wanted
+    expected = f"{before}; then pull request #{pull} was closed by ada without merging"
+    assert made.task("a").reason == expected
 
 
 def test_an_untrusted_review_does_not_resolve_an_escalated_task() -> None:

@@ -212,7 +212,7 @@ LENGTH = 60
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(st.data())
-def test_no_sequence_of_events_breaks_a_rule_and_the_sprint_can_always_go_on(
+def test_no_sequence_of_events_breaks_an_invariant_or_stops_the_sprint(
     data: st.DataObject,
 ) -> None:
     """After random acts, agents and refusals all parties cooperate, and the sprint must end."""
@@ -246,9 +246,9 @@ def _behave(world: SprintDriver, checker: InvariantChecker) -> None:
         elif not world.facts and world.state.sprint.phase == "ended":
             break
         elif not world.facts and world.tick().state.sprint.phase != "ended":
-            raise AssertionError(f"nothing happens any more: {_told(world)}")
+            raise AssertionError(f"no further event is possible: {_statuses(world)}")
     else:
-        raise AssertionError(f"the sprint never ends: {_told(world)}")
+        raise AssertionError(f"the sprint never ends: {_statuses(world)}")
     stuck = is_stuck(world.state)
     assert all(
         t.status in SETTLED or (stuck and t.status is Status.IN_REVIEW)
@@ -261,22 +261,22 @@ def _release_everything(world: SprintDriver, checker: InvariantChecker) -> None:
     """A task that waits for a person continues when the person acts: no status is final."""
     escalated = [t for t in world.state.tasks.values() if t.status is Status.ESCALATED]
     cancelled = [t for t in world.state.tasks.values() if t.status is Status.CANCELLED]
-    places = [
+    issues = [
         t.links.issue if t.escalation.issue is None else t.escalation.issue for t in escalated
     ]
-    if None in places:
-        return  # The forge took neither its issue nor the one that asks a person.
+    if None in issues:
+        return  # The forge refused both its issue and the escalation.
     if not escalated and not cancelled:
         assert all(t.status is Status.DONE for t in world.state.tasks.values())
         return
     for task in cancelled:
         assert task.links.issue is not None
         world.person.comment(task.links.issue, "caloron:retry")
-    for place in places:
-        assert place is not None
-        world.person.comment(place, "resolved")
+    for issue in issues:
+        assert issue is not None
+        world.person.comment(issue, "resolved")
     _behave(world, checker)
 
 
-def _told(world: SprintDriver) -> dict[str, str]:
+def _statuses(world: SprintDriver) -> dict[str, str]:
     return {i: f"{t.status}: {why(world.state, t)}" for i, t in world.state.tasks.items()}

@@ -111,11 +111,11 @@ def test_without_a_model_the_sprint_ends_without_a_retro_phase() -> None:
 
 
 def test_the_model_is_asked_once_and_its_time_does_not_count_for_the_sprint() -> None:
-    asked = after(settled())
-    (start,) = asked.actions
+    started = after(settled())
+    (start,) = started.actions
     assert isinstance(start, StartWork)
-    assert (start.work.item, asked.state.sprint.phase) == (ITEM, "retro")
-    again = after(asked.state, now=60.0)
+    assert (start.work.item, started.state.sprint.phase) == (ITEM, "retro")
+    again = after(started.state, now=60.0)
     assert (again.actions, again.state.sprint.phase) == ((), "retro")
     ended = after(again.state, answered(usage=Usage(usd=0.5, model="m")), now=70.0).state.sprint
     assert (ended.phase, ended.ended_at, ended.retro.work) == ("ended", 50.0, None)
@@ -126,16 +126,16 @@ def test_the_model_is_asked_once_and_its_time_does_not_count_for_the_sprint() ->
 
 
 def test_an_end_that_is_reported_twice_counts_once() -> None:
-    asked = after(settled()).state
+    state = after(settled()).state
     end = answered(usage=Usage(usd=0.5))
-    twice = after(after(asked, end, end).state, end).state.sprint
+    twice = after(after(state, end, end).state, end).state.sprint
     assert (twice.usage.spent.usd, twice.usage.retro_spent.usd, twice.phase) == (0.5, 0.5, "ended")
 
 
 def test_the_retro_pays_an_interrupted_run() -> None:
-    asked = after(settled()).state
+    state = after(settled()).state
     cut = RunInterrupted(item=ITEM, task="", token=1, usage=Usage(usd=0.25))
-    sprint = after(asked, cut).state.sprint
+    sprint = after(state, cut).state.sprint
     assert (sprint.usage.spent.usd, sprint.usage.retro_spent.usd, sprint.phase) == (
         0.25,
         0.25,
@@ -172,8 +172,8 @@ def test_a_failure_ends_the_sprint_at_once_with_the_reason(end: WorkEnded, reaso
 
 
 def test_a_second_answer_in_another_form_is_the_last() -> None:
-    asked = after(settled()).state
-    first = after(asked, answered(answer="no"))
+    state = after(settled()).state
+    first = after(state, answered(answer="no"))
     (start,) = first.actions
     assert isinstance(start, StartWork)
     assert (start.work.item, start.work.tries) == (ITEM, 2)
@@ -210,9 +210,9 @@ def test_a_model_that_may_not_start_is_not_asked(fields: dict[str, Any], reason:
 
 
 def test_a_task_that_moves_again_cancels_the_retro_until_the_next_end() -> None:
-    asked = after(settled()).state
-    moved = msgspec.structs.replace(asked.tasks["a"], status=Status.PENDING)
-    decision = after(msgspec.structs.replace(asked, tasks={"a": moved}))
+    state = after(settled()).state
+    moved = msgspec.structs.replace(state.tasks["a"], status=Status.PENDING)
+    decision = after(msgspec.structs.replace(state, tasks={"a": moved}))
     assert CancelWork(item=ITEM, reason="the sprint goes on") in decision.actions
     sprint = decision.state.sprint
     assert (sprint.phase, sprint.ended_at, sprint.retro.asked) == ("running", None, False)

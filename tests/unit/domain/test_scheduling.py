@@ -63,7 +63,7 @@ class Slots:
                 return
             while self.world.journal:
                 self.world.perform(0)
-        raise AssertionError("the effects never come to an end")
+        raise AssertionError("the effects never end")
 
 
 @settings(max_examples=25, deadline=None)
@@ -71,7 +71,7 @@ class Slots:
 def test_no_change_starts_while_another_could_be_finished(seed: int, parallel: int) -> None:
     chance = random.Random(seed)
     names = [f"t{n}" for n in range(12)]
-    # Long chains have the highest priority of all that begins.
+    # Long chains have the highest priority among starting tasks.
     needs = [chance.sample(names[:n], min(n, chance.randrange(2))) for n in range(12)]
     plan = [planned(name, *after) for name, after in zip(names, needs, strict=True)]
     world = SprintDriver(new_state(*plan, parallel=parallel))

@@ -37,8 +37,8 @@ def test_a_section_is_appended_once_and_then_replaced_in_place() -> None:
 def test_the_same_text_changes_nothing_even_with_the_line_ends_of_a_browser() -> None:
     first = put(BODY, "cycle 2\n\nmore")
     assert put(first, "cycle 2\n\nmore") == first
-    theirs = first.replace("\n", "\r\n")
-    assert put(theirs, "cycle 2\n\nmore") == theirs
+    with_crlf = first.replace("\n", "\r\n")
+    assert put(with_crlf, "cycle 2\n\nmore") == with_crlf
 
 
 def test_a_removed_section_is_not_restored() -> None:

@@ -38,8 +38,8 @@ class Sprint:
 
     def tick(self, *events: ForgeEvent, after_s: float = 1.0) -> list[str]:
         self.now += after_s
-        self.tasks, deeds = evaluate_stateless(self.tasks, events, self.now, 3600.0)
-        return [action_summary(deed) for deed in deeds]
+        self.tasks, actions = evaluate_stateless(self.tasks, events, self.now, 3600.0)
+        return [action_summary(action) for action in actions]
 
     @property
     def statuses(self) -> list[str]:
@@ -146,7 +146,7 @@ def test_silence_has_its_steps_each_after_as_long_again(in_review: Sprint) -> No
     assert in_review.tick(after_s=60) == []
     assert in_review.tick(after_s=3600) == ["restart:dev-1"]
     assert in_review.tick(after_s=3600) == ["escalate:dev-1"]
-    # News forgives.
+    # An event resets the interventions.
     in_review.tick(review(100, "approved"), merged(100))
     assert in_review.tasks["task-1"].intervention_count == 0
 
@@ -158,7 +158,7 @@ def test_an_issue_finds_its_task_by_its_marker(sprint: Sprint) -> None:
     assert sprint.tick(issue(12, "of-another-sprint")) == ["spawn:dev-1"]
 
 
-def test_nothing_is_not_a_number(sprint: Sprint) -> None:
+def test_an_event_without_a_number_matches_no_task(sprint: Sprint) -> None:
     sprint.tick(issue(10))
     none = ForgeEvent(type="pr_opened", pr_number=7)
     assert sprint.tick(none, ForgeEvent(type="pr_merged"), ForgeEvent(type="label_added")) == []

@@ -149,7 +149,7 @@ def test_a_task_marked_as_done_by_hand_is_completed_and_its_dependents_start() -
     assert made.statuses() == {"a": "Done", "b": "InProgress"}
 
 
-def test_a_task_cancelled_by_hand_stays_cancelled_though_its_issue_is_open() -> None:
+def test_a_task_cancelled_by_hand_stays_cancelled_with_an_open_issue() -> None:
     made = SprintDriver.start(planned("a"), planned("b", "a"))
     imported(made, a="Cancelled")
     made.settle()

@@ -116,7 +116,7 @@ def test_of_two_reviews_of_one_second_the_later_number_counts() -> None:
     assert latest(SPRINT, [approval, request]) == approval
 
 
-def test_a_request_of_ours_does_not_count_over_a_later_approval_of_the_same_second() -> None:
+def test_our_request_does_not_override_a_later_approval_of_the_same_second() -> None:
     request = review("changes_requested", "robot", -7, SECOND, poll_part=1)
     approval = review("approved", "bob", -9, SECOND, poll_part=2)
     assert latest(SPRINT, [request, approval]) == approval

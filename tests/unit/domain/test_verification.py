@@ -43,7 +43,7 @@ def test_no_task_starts_before_main_is_known_to_be_green(made: SprintDriver) -> 
 
 def test_a_red_main_is_verified_twice_and_then_stops_the_sprint(made: SprintDriver) -> None:
     _end(made, exit_code=1)
-    assert made.queue, "once more"
+    assert made.queue, "main is verified a second time"
     _end(made, exit_code=1, answer="1 failed")
     assert made.state.sprint.phase == "ended"
     assert made.state.sprint.planning.failure == "main is red before the sprint: 1 failed"
@@ -66,7 +66,7 @@ def test_a_main_without_anything_to_verify_is_never_red(
     assert list(made.state.tasks) == ["a"]
 
 
-def test_on_an_allowed_red_main_red_passes_until_a_merge_turned_it_green() -> None:
+def test_red_changes_pass_on_an_allowed_red_main_until_a_merge_turns_it_green() -> None:
     state = new_state(planned("a"), planned("b", "a"), planned("c", "b"))
     state.sprint.main_health.baseline = ""
     state.sprint.settings = msgspec.structs.replace(state.sprint.settings, allow_red=True)

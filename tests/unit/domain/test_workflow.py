@@ -29,7 +29,7 @@ def test_every_step_can_be_reached_and_left(step: Step) -> None:
     rules = [*workflow.PEOPLE, *workflow.DEPENDENCIES, *workflow.REVIEW, *RESULTS]
     rules += workflow.QUEUES
     # The answer of the forge to a merge is a fact.
-    told_by_forge = {Step.MERGED_UNVERIFIED}
-    assert step in told_by_forge or any(step in rule.then for rule in rules)
+    reported_by_forge = {Step.MERGED_UNVERIFIED}
+    assert step in reported_by_forge or any(step in rule.then for rule in rules)
     if step is not Step.DONE:
         assert any(step in rule.steps and rule.then - {step} for rule in rules)

@@ -36,7 +36,7 @@ def test_the_root_of_the_api_and_the_base_address_mean_the_same_forge(
     "host",
     ["", "forge.example", "ftp://forge.example", "https://", "https://me:secret@forge.example"],
 )
-def test_what_is_no_address_is_refused(host: str) -> None:
+def test_an_invalid_address_is_refused(host: str) -> None:
     with pytest.raises(UsageError, match="address of a forge"):
         address_of("gitea", host)
 

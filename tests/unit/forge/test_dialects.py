@@ -8,7 +8,7 @@ from caloron.forge.api.gitea import Gitea, is_for
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted", "same"),
+    ("name", "required", "same"),
     [
         ("ci/test", "ci/*", True),
         ("ci/test", "ci/lint", False),
@@ -17,9 +17,9 @@ from caloron.forge.api.gitea import Gitea, is_for
     ],
 )
 def test_a_required_check_of_gitea_is_a_pattern_or_a_name(
-    name: str, wanted: str, same: bool
+    name: str, required: str, same: bool
 ) -> None:
-    assert Gitea().is_required(name, wanted) is same
+    assert Gitea().is_required(name, required) is same
 
 
 @pytest.mark.parametrize(

@@ -65,14 +65,14 @@ def test_the_users_own_git_helper_gives_the_token_of_this_host(home: Path) -> No
 
 
 def test_without_a_helper_git_does_not_prompt(home: Path) -> None:
-    asked = home / "asked"
+    marker = home / "asked"
     script = home / "askpass"
-    script.write_text(f"#!/bin/sh\ntouch {asked}\necho answer\n")
+    script.write_text(f"#!/bin/sh\ntouch {marker}\necho answer\n")
     script.chmod(0o755)
     subprocess.run(("git", "config", "--global", "core.askPass", str(script)), check=True)
     with pytest.raises(PreconditionFailed, match=r"forge\.example"):
         read_token(TokenSource(), HOST)
-    assert not asked.exists()
+    assert not marker.exists()
 
 
 def test_a_token_is_in_no_text(monkeypatch: pytest.MonkeyPatch) -> None:

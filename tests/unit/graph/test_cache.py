@@ -1,4 +1,4 @@
-"""Remembered answers are the answers, and what is remembered stays within bounds."""
+"""Cached answers equal uncached answers, and the cache has a bounded size."""
 
 from __future__ import annotations
 

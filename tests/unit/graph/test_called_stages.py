@@ -85,7 +85,7 @@ def test_inner_calls_that_ended_are_not_made_again_after_a_crash(bench, tmp_path
     left[0] = 1
     outcome = bench.run(_each_of("ask"), {"items": [1, 2, 3]}, **options)
     assert outcome.output == ["answer to 1", "answer to 2", "answer to 3"]
-    # The third call began twice: the crash came in it.
+    # The third call ran twice, because the crash interrupted it.
     assert bench.calls["ask"] == 4
 
 
@@ -130,7 +130,7 @@ def test_the_time_limit_of_a_stage_limits_its_inner_calls(bench):
         bench.run(_each_of("wait"), {"items": [1]}, limits=RunLimits(stage_seconds=0.2))
 
 
-def test_a_stage_whose_time_is_over_calls_nothing_more(bench):
+def test_a_stage_after_its_time_limit_makes_no_further_call(bench):
     seen: list[str] = []
 
     def late(inputs: Any, call: Any) -> Any:

@@ -1,4 +1,4 @@
-"""References to stages: what they find, what they may not mean, how stages come and go."""
+"""References to stages by id, prefix and name; ambiguous, deprecated and draft stages."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_an_ambiguous_reference_is_refused():
         _resolved(Catalogue(stages), stages[0].id[:1])
 
 
-def test_a_newcomer_takes_the_place_of_its_signature():
+def test_a_newer_stage_replaces_the_stage_of_its_signature():
     old, new = _stage("one", "1"), _stage("one", "2")
     catalogue = Catalogue([old, new])
     retired = catalogue.get(old.id)
@@ -86,7 +86,7 @@ def test_strict_follows_a_deprecated_stage_and_noether_refuses_it():
             _resolved(catalogue, old.id, strict, pinning=pinning)
 
 
-def test_deprecations_in_a_circle_come_to_an_end():
+def test_a_cycle_of_deprecations_ends():
     catalogue = Catalogue()
     one = _stage("one", signature_id="s1")
     two = _stage("two", signature_id="s2", lifecycle=Lifecycle("Deprecated", one.id))
@@ -105,7 +105,7 @@ def test_a_draft_cannot_be_used_before_it_is_active():
     assert _resolved(catalogue, "one") == (draft.id, ())
 
 
-def test_a_name_comes_before_the_beginning_of_an_id():
+def test_a_name_has_priority_over_an_id_prefix():
     named = _stage("f")
     stages = [_stage(f"s{number}") for number in range(64)]
     assert _resolved(Catalogue([*stages, named]), "f") == (named.id, ())

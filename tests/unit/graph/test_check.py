@@ -1,4 +1,4 @@
-"""The checker: the verdicts of the real program, and what strict finds beyond them."""
+"""The checker: the verdicts of the real program, and the further errors of strict."""
 
 from __future__ import annotations
 
@@ -192,8 +192,12 @@ def test_a_plan_has_dependencies_groups_and_costs():
     assert [step.depends_on for step in planned.steps] == [(), (0,), (1,), (1,), (2, 3)]
     assert planned.groups == ((2, 3),)
     assert plan(_prepare(_sequence(_DOUBLE, _INC)).root, STAGES).groups == ((0, 1),)
-    asked = plan(_prepare({"op": "Stage", "id": "llm_extract"}).root, STAGES)
-    assert (asked.cost.time_ms_p50, asked.cost.tokens_est, asked.cost.memory_mb) == (300, 800, 10)
+    planned = plan(_prepare({"op": "Stage", "id": "llm_extract"}).root, STAGES)
+    assert (planned.cost.time_ms_p50, planned.cost.tokens_est, planned.cost.memory_mb) == (
+        300,
+        800,
+        10,
+    )
 
 
 def test_a_parsed_graph_can_replace_its_text():

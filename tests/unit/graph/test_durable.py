@@ -1,4 +1,4 @@
-"""Durable runs: what is recorded is not done again, and the end is that of one undisturbed run."""
+"""Durable runs repeat no recorded call and end like an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Durable(Bench):
 
 
 class _Power:
-    """Goes off after so many calls."""
+    """Ends the run after a number of calls."""
 
     def __init__(self, calls: int) -> None:
         self.calls = calls
@@ -111,13 +111,13 @@ def test_a_repeated_call_knows_that_it_was_interrupted():
 def test_a_failed_run_fails_the_same_way_until_failures_are_retried():
     bench, broken = _Durable(), [True]
 
-    def mend(value: Any) -> Any:
+    def repair(value: Any) -> Any:
         if broken:
             raise ValueError("broken")
         return value
 
     bench.add("before", lambda value: value, NETWORK)
-    bench.add("mend", mend, NETWORK)
+    bench.add("mend", repair, NETWORK)
     root = sequence(stage("before"), stage("mend"))
     for _ in range(2):
         with pytest.raises(StageFailed, match=r"\$\.root\.stages\[1\]: broken"):
@@ -235,12 +235,12 @@ def test_two_processes_cannot_run_the_same_run_at_once(tmp_path):
     journal, other_journal = SqliteJournal(tmp_path), SqliteJournal(tmp_path)
     bench = Bench()
 
-    def meddle(value: Any) -> Any:
+    def run_again(value: Any) -> Any:
         with pytest.raises(RunConflict, match="another process runs 'r' at this moment"):
             bench.run(stage("act"), 1, journal=other_journal, run_id="r")
         return value
 
-    bench.add("act", meddle, NETWORK)
+    bench.add("act", run_again, NETWORK)
     assert bench.run(stage("act"), 1, journal=journal, run_id="r").output == 1
     assert bench.run(stage("act"), 1, journal=other_journal, run_id="r").output == 1
 
@@ -259,7 +259,7 @@ def test_a_larger_budget_resumes_a_run_that_had_too_little():
 
 
 def test_only_the_last_attempt_is_made_again():
-    """Nested and with several stages in the body: only the last attempt is made again."""
+    """The retry is nested and has several stages in its body."""
     bench, broken = _Durable(), [True]
     seen: list[str] = []
 
@@ -321,7 +321,7 @@ def test_an_inner_call_that_succeeded_after_a_failed_one_is_not_repeated():
     assert bench.calls["pay"] == 2
 
 
-def test_runs_that_nothing_used_for_a_month_are_forgotten(tmp_path):
+def test_runs_that_were_unused_for_a_month_are_deleted(tmp_path):
     bench, day = Bench(), 24 * 3600
     bench.add("act", lambda value: value, NETWORK)
     now = [1_000_000_000.0]
@@ -337,7 +337,7 @@ def test_runs_that_nothing_used_for_a_month_are_forgotten(tmp_path):
     assert bench.calls == {"act": 3}, "the name is free again"
 
 
-def test_a_full_disk_inside_a_stage_that_calls_stages_is_not_the_fault_of_the_stage(tmp_path):
+def test_a_full_disk_inside_an_inner_call_is_no_failure_of_the_stage(tmp_path):
     bench = _Durable()
     bench.add("big", lambda _value: "x" * 100_000, NETWORK)
     bench.add("twice", lambda value, call: [call.stage("big", value) for _ in range(2)])

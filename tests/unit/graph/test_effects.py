@@ -1,4 +1,4 @@
-"""Effects: how they are written, sorted, named and refused."""
+"""The forms of effects, their order, their names and their refusals."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_strict_refuses_or_accepts_effects_that_noether_drops_silently():
     assert stage_of(_SPEC | {"effects": [cost]}).effects == (Effect("Cost", 7),)
 
 
-def test_words_on_the_command_line_may_be_spelled_in_several_ways():
+def test_effect_names_on_the_command_line_have_several_spellings():
     assert kinds_of_words("Network, fsread,non-deterministic,what", KINDS) == frozenset(
         {"Network", "FsRead", "NonDeterministic"}
     )

@@ -325,7 +325,7 @@ _SAFE = stages("echo", "wrap", "is_five") | CONSTANTS
 
 
 def _safe_bench(root: Any) -> Bench:
-    """Stages that never fail; graphs that do not fit together are passed over."""
+    """Return stages that never fail; the tests skip graphs with incompatible types."""
     bench = Bench()
     bench.add("echo", lambda value: value)
     bench.add("wrap", lambda value: [value])

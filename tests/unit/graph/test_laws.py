@@ -1,4 +1,4 @@
-"""The algebra of graphs: what means the same has one id, and runs the same."""
+"""The algebra of graphs: equivalent graphs have one id and the same result."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _steps(node: Node) -> list[Any]:
 
 
 @given(ANY_NODE)
-def test_l4_a_sequence_of_one_is_that_one(a):
+def test_l4_a_sequence_of_one_node_is_that_node(a):
     assert _id(_sequence(a)) == _id(a)
 
 

@@ -1,4 +1,4 @@
-"""Every refusal of a graph names the JSON path of what is wrong."""
+"""Every refusal of a graph names the JSON path of the error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.noether import wrapped
 _S = {"op": "Stage", "id": "s"}
 
 
-def test_there_are_ten_ops_and_each_is_read():
+def test_each_of_the_ten_operations_is_parsed():
     roots = [
         _S,
         {"op": "RemoteStage", "url": "u", "input": {"kind": "Any"}, "output": {"kind": "Any"}},
@@ -110,7 +110,7 @@ def test_strict_refuses_a_repeated_key_in_a_value_and_noether_takes_the_last():
         parse_graph(text)
 
 
-def test_a_constant_of_ten_megabytes_is_read_whole():
+def test_a_constant_of_ten_megabytes_is_parsed_completely():
     value = ["x" * 100] * 100_000
     root = parse_graph(wrapped({"op": "Const", "value": value})).root
     assert root == Const(value)

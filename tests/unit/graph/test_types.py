@@ -1,4 +1,4 @@
-"""Types in every spelling, in their order, and as people read them."""
+"""Types in every spelling, in their order, and in readable form."""
 
 from __future__ import annotations
 
@@ -130,5 +130,5 @@ def test_a_union_is_sorted_flat_and_without_doubles_only_when_it_is_built():
         (Refined(NUMBER, Range(0.0, 100.0)), "Number | Range(0..=100)"),
     ],
 )
-def test_a_type_is_shown_as_people_read_it(of, shown):
+def test_a_type_has_a_readable_form(of, shown):
     assert show(of) == shown

@@ -1,4 +1,4 @@
-"""Expressions of cron: what they mean, in both worlds, and which are none."""
+"""Cron expressions with five and six fields, and invalid expressions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _next(text: str, moment: datetime = START) -> str:
 )
 def test_an_expression_has_its_next_moment(text: str, expected: str) -> None:
     if expected.endswith("+1y"):
-        # A Friday the 13th: both must fit where there are seconds.
+        # With seconds, day and weekday must both match: a Friday the 13th.
         following = parse_cron(text).next_after(START)
         assert following is not None
         assert (following.day, following.isoweekday()) == (13, 5)
@@ -58,7 +58,7 @@ def test_an_expression_has_its_next_moment(text: str, expected: str) -> None:
         assert _next(text) == expected
 
 
-def test_an_expression_whose_years_are_over_never_comes() -> None:
+def test_an_expression_with_past_years_has_no_next_moment() -> None:
     assert _next("0 0 0 1 1 * 2020") == "never"
 
 
@@ -91,7 +91,7 @@ def test_the_next_moment_is_the_first_that_a_slow_search_finds(
     following = cron.next_after(moment)
     assert following is not None
     assert following > moment
-    # Nothing between: from any moment in between the result is the same.
+    # There is no earlier match: every moment in between has the same result.
     middle = moment + (following - moment) / 2
     assert cron.next_after(middle) == following
     assert cron.next_after(following - timedelta(seconds=1)) == following

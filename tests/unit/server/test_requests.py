@@ -20,8 +20,8 @@ def _spawn(**more: Any) -> Spawn:
 
 
 def test_the_old_request_is_accepted_and_an_unknown_field_is_ignored() -> None:
-    asked = _spawn(invented_later=1)
-    assert (asked.agent_id, asked.worktree_base) == ("a", ".caloron/worktrees")
+    request = _spawn(invented_later=1)
+    assert (request.agent_id, request.worktree_base) == ("a", ".caloron/worktrees")
 
 
 @pytest.mark.parametrize("name", ["sprint_id", "task_id", "agent_id"])

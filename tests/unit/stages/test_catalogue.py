@@ -1,4 +1,4 @@
-"""The catalogue: every stage is declared, does what its examples say, and runs alone."""
+"""The catalogue: every stage is declared, satisfies its examples, and runs alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stages of the tick alone: what goes in, what comes out."""
+"""The inputs and outputs of single stages of the tick."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_planning_and_verification_have_limits_of_their_own() -> None:
     assert (health["agent"]["role"], health["status"]) == ("implement", "stalled")
 
 
-def test_the_order_of_the_plan_is_kept_where_the_order_of_members_is_not() -> None:
+def test_the_order_of_the_plan_survives_sorted_members() -> None:
     state = SprintDriver.start(planned("z"), planned("a"), planned("m")).state
     answer = state_json(state)
     answer["tasks"] = dict(sorted(answer["tasks"].items()))
@@ -57,7 +57,7 @@ def test_the_order_of_the_plan_is_kept_where_the_order_of_members_is_not() -> No
     assert list(decode_state(answer).tasks) == ["m", "a", "z"]
 
 
-def test_an_agent_is_known_by_its_lease_alone() -> None:
+def test_an_agent_is_identified_by_its_lease() -> None:
     def lease(item: str, started: int | None, result: str | None = None) -> InFlight:
         return InFlight(item, "fix", "{}", 1, "h", 0, 1, started, 4000, result, 9000)
 

@@ -1,4 +1,4 @@
-"""The log: what it contains, what it hides, and how large it becomes."""
+"""The content of the log, its redaction and its size."""
 
 from __future__ import annotations
 
@@ -142,6 +142,6 @@ def test_a_deleted_project_gets_no_folder_and_a_full_disk_ends_nothing(tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_front_of_the_log_does_not_import_logging() -> None:
+def test_the_log_module_does_not_import_logging() -> None:
     program = "import sys; import caloron.ledger.locate; sys.exit('logging' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

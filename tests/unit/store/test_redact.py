@@ -1,4 +1,4 @@
-"""Secrets are taken out of what is written down, and nothing else is."""
+"""The redactor removes secrets from written text, and no other text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from caloron.store.redact import RedactingStream, Redactor, secrets_in
 
 OVER_LINES = "first9\nsecond8\nthe 3rd"
 SECRET = 'pa55/w+rd "äö" {x}'
-#: Made of pieces, so that no scanner takes this file for a leak.
+#: Built from parts, so that secret scanners do not report this file.
 PEM_BODY = "\n".join(
     base64.b64encode(hashlib.sha512(bytes([n])).digest()).decode()[:64] for n in range(25)
 )
@@ -118,7 +118,7 @@ def test_a_random_value_with_the_name_of_a_secret_is_redacted(text: str, clean: 
         PEM.replace("RSA ", "OPENSSH "),
     ],
 )  # fmt: skip
-def test_a_private_key_goes_from_its_first_line_to_its_last(block: str) -> None:
+def test_a_private_key_is_redacted_from_its_first_line_to_its_last(block: str) -> None:
     assert Redactor().text(f"before\n{block}\nafter") == "before\n[redacted]\nafter"
 
 
@@ -129,7 +129,7 @@ def test_half_a_private_key_is_redacted() -> None:
 
 
 @pytest.mark.parametrize("text", ORDINARY)
-def test_ordinary_text_stays_as_it_is(text: str) -> None:
+def test_ordinary_text_is_not_changed(text: str) -> None:
     assert Redactor().text(text) == text
     assert Redactor().text(json.dumps(text)) == json.dumps(text)
 
@@ -141,7 +141,7 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
         ["{}", '  "integrity": "sha512-{}",', 'hash = "{}"', "id: {}", "{}  file", "@{}"]
     ),
 )
-def test_no_hash_in_any_usual_writing_is_taken_for_a_secret(digest: bytes, around: str) -> None:
+def test_no_hash_in_any_usual_form_is_redacted(digest: bytes, around: str) -> None:
     writings = (
         digest.hex(), digest[:20].hex(), digest[:32].hex(), base64.b64encode(digest).decode(),
         base64.b64encode(digest[:32]).decode(), str(uuid.UUID(bytes=digest[:16])),
@@ -187,7 +187,7 @@ def test_a_known_value_inside_base64_leaves_no_readable_part(before: bytes, afte
         assert len(coded) - len(b"".join(left)) >= len(value) * 8 // 6 - 3
 
 
-def test_the_longest_known_value_wins_and_short_ones_are_left_alone() -> None:
+def test_the_longest_known_value_wins_and_short_values_are_not_redacted() -> None:
     redactor = Redactor(["abcdefgh", "abcdefgh-and-more", "short", ""])
     assert redactor.text("abcdefgh-and-more abcdefgh short") == "[redacted] [redacted] short"
 
@@ -199,7 +199,7 @@ def test_each_line_of_a_value_with_lines_is_secret_too() -> None:
     assert redactor.text(f"> {line}") == "> [redacted KEY]"
 
 
-def test_redacting_twice_changes_nothing_more() -> None:
+def test_a_second_redaction_changes_nothing() -> None:
     redactor = Redactor({"A_TOKEN": SECRET})
     once = redactor.text(
         "\n".join((*KEYS.values(), PEM, SECRET, f"https://u:{SECRET}@h", *ORDINARY))

@@ -1,4 +1,4 @@
-"""SQL in files, and failures of the store in words that say what to do."""
+"""SQL in files, and errors of the store with a hint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent whose cycles can be watched, with a clock that a test moves."""
+"""An agent with its cycles, and a clock that a test moves."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from caloron.cycles import Cycles, Location
 from caloron.cycles.storage import Log
 from caloron.store.lock import ProcessIdentity
 
-#: Somebody of whom nothing is known but that they called.
+#: A caller of whom only the process id and the host are known.
 UNKNOWN = ProcessIdentity(7, "", "", "", "elsewhere")
 
 
 class Agent:
-    """The cycles of `allegro`, and a clock."""
+    """The agent `allegro` with its cycles, and a clock."""
 
     def __init__(self, folder: Path, rotate_bytes: int = 1 << 20) -> None:
         self.places = Location("allegro", folder / "state/allegro.json", folder / "log/allegro.log")
@@ -25,7 +25,7 @@ class Agent:
 
     @property
     def cycles(self) -> Cycles:
-        """As another process would see them: nothing is remembered."""
+        """Create the cycles anew, as another process does, without cached state."""
         log = Log(self.places.log, rotate_bytes=self._rotate_bytes)
         return Cycles(self.places, now=lambda: self.time, log=log)
 

@@ -16,7 +16,7 @@ from caloron.cli.app import main
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CALORON_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path / "home" / "cycles"
@@ -24,18 +24,18 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def run(capsys):
-    def one(line: str) -> tuple[int, dict]:
+    def run_line(line: str) -> tuple[int, dict]:
         capsys.readouterr()
         code = main(["cycle", *line.split(), "--output", "json"])
         return code, json.loads(capsys.readouterr().out)
 
-    return one
+    return run_line
 
 
-def test_a_wake_from_begin_to_end(run, place: Path) -> None:
+def test_a_wake_from_begin_to_end(run, folder: Path) -> None:
     code, result = run("begin allegro --work issue-4")
     assert (code, result["data"]["report"]["outcome"]) == (0, "first")
-    assert result["data"]["state_file"] == str(place / "allegro.json")
+    assert result["data"]["state_file"] == str(folder / "allegro.json")
     assert run("act allegro pushed --artefact branch")[1]["data"]["state"]["steps"] == 1
     assert run("end allegro --next review")[1]["data"]["state"]["status"] == "ended"
     events = [entry["event"] for entry in run("log allegro")[1]["data"]["entries"]]
@@ -59,7 +59,7 @@ def test_refusals_have_their_own_codes(run) -> None:
     assert run("begin .. ")[0] == 2
 
 
-def test_a_process_that_is_gone_ends_its_cycle_at_once(run) -> None:
+def test_the_end_of_a_process_ends_its_cycle(run) -> None:
     child = os.fork()
     if not child:
         os._exit(0 if main(["cycle", "begin", "allegro", "--pid", str(os.getpid())]) == 0 else 1)
@@ -73,28 +73,30 @@ def test_a_process_that_is_gone_ends_its_cycle_at_once(run) -> None:
     assert run("begin allegro")[1]["data"]["report"]["reason"] == f"process {child} is gone"
 
 
-def test_damage_is_reported_beside_the_answer(run, place: Path, capsys) -> None:
+def test_damage_is_reported_beside_the_answer(run, folder: Path, capsys) -> None:
     run("begin allegro")
-    (place / "allegro.json").write_text("{")
+    (folder / "allegro.json").write_text("{")
     assert "cannot be used" in run("status allegro")[1]["data"]["notices"][0]
     assert main(["cycle", "recover", "allegro", "--dry-run"]) == 9
     assert "would repair" in capsys.readouterr().out
     assert main(["cycle", "act", "allegro"]) == 0
     assert "Cycle 1" in capsys.readouterr().out
-    assert (place / "allegro.json.damaged").read_text() == "{"
+    assert (folder / "allegro.json.damaged").read_text() == "{"
 
 
 @pytest.mark.parametrize("line", ["begin a", "act a x", "end a", "recover a --force", "stop a"])
-def test_a_dry_run_makes_nothing(run, place: Path, line: str) -> None:
+def test_a_dry_run_creates_no_files(run, folder: Path, line: str) -> None:
     code, result = run(f"{line} --dry-run")
     assert (code, result["dry_run"]) == (9, True)
-    assert not place.exists()
+    assert not folder.exists()
 
 
-@pytest.mark.parametrize("line", ["status nobody", "log nobody", "recover nobody", "act nobody x"])
-def test_commands_for_an_unknown_agent_create_nothing(run, place: Path, line: str) -> None:
+@pytest.mark.parametrize(
+    "line", ["status unknown", "log unknown", "recover unknown", "act unknown x"]
+)
+def test_commands_for_an_unknown_agent_create_no_files(run, folder: Path, line: str) -> None:
     assert run(line)[0] == (8 if line.startswith("act") else 0)
-    assert not place.exists()
+    assert not folder.exists()
 
 
 def test_a_cycle_whose_process_is_gone_can_neither_act_nor_end(run) -> None:
@@ -110,10 +112,10 @@ def test_a_cycle_whose_process_is_gone_can_neither_act_nor_end(run) -> None:
     assert run("begin allegro")[1]["data"]["report"]["outcome"] == "crashed"
 
 
-def test_an_end_that_only_the_log_has_room_for_counts_with_a_notice(run, place: Path) -> None:
+def test_an_end_that_is_only_in_the_log_counts_with_a_notice(run, folder: Path) -> None:
     run("begin allegro")
-    size = (place / "allegro.log").stat().st_size + 200
-    assert (place / "allegro.json").stat().st_size > size
+    size = (folder / "allegro.log").stat().st_size + 200
+    assert (folder / "allegro.json").stat().st_size > size
 
     def full() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -126,6 +128,6 @@ def test_an_end_that_only_the_log_has_room_for_counts_with_a_notice(run, place: 
     )  # fmt: skip
     assert ran.returncode == 0, ran
     assert "Cycle 1 of allegro ended: success" in ran.stdout
-    assert f"cannot write {place / 'allegro.json'}" in ran.stderr
-    assert f"it is in {place / 'allegro.log'} and counts" in ran.stderr
+    assert f"cannot write {folder / 'allegro.json'}" in ran.stderr
+    assert f"it is in {folder / 'allegro.log'} and counts" in ran.stderr
     assert run("status allegro")[1]["data"]["report"]["outcome"] == "ended"

@@ -1,4 +1,4 @@
-"""Cycles: crashes told, numbers never reused, damage mended, one at work at a time."""
+"""Cycles: reported crashes, unique numbers, repaired damage, one active cycle per agent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DAMAGES = {
     "too high to be true": b'{"version": 1, "cycle_number": 99999999999999999999}',
     "from the future": b'{"version": 2, "shape": {}}',
 }
-#: Nothing of these can be believed but the number.
+#: Files in which only the number is usable.
 NUMBERED = {
     "a time that is none": b'{"version": 1, "cycle_number": 41, "timestamp": 1775512800}',
     "of wrong types": b'{"cycle_number": "41", "last_action": "merged PR 3"}',
@@ -35,9 +35,7 @@ NUMBERED = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_state_is_set_aside_and_made_anew_from_the_log(
-    agent: Agent, damage: bytes
-) -> None:
+def test_a_damaged_state_is_kept_and_rebuilt_from_the_log(agent: Agent, damage: bytes) -> None:
     agent.whole_cycle()
     agent.cycles.begin(holder=this_process(), work="issue 4")
     agent.cycles.act("pushed", artefact="branch x")
@@ -46,7 +44,7 @@ def test_a_damaged_state_is_set_aside_and_made_anew_from_the_log(
     loaded = agent.cycles.load()
     assert loaded.state == good
     assert str(agent.places.state) in loaded.notices[0]
-    assert agent.places.state.read_bytes() == damage, "looking changes nothing"
+    assert agent.places.state.read_bytes() == damage, "reading changed the file"
     after = agent.cycles.act("opened PR 12")
     assert (after.cycle_number, after.artefacts) == (2, ("branch x",))
     asides = [f for f in agent.places.state.parent.iterdir() if f.name.startswith("allegro.json.")]
@@ -102,7 +100,7 @@ def test_a_number_that_only_the_lock_file_has_is_not_used_again(
     assert agent.whole_cycle() == 4
 
 
-def test_two_damages_are_both_kept(agent: Agent) -> None:
+def test_two_damaged_files_are_both_kept(agent: Agent) -> None:
     for content in (b"one", b"two"):
         agent.whole_cycle()
         agent.places.state.write_bytes(content)
@@ -119,7 +117,7 @@ def test_a_missing_state_is_rebuilt_from_the_log_with_a_notice(agent: Agent) -> 
     assert (report.cycle_number, report.next_target) == (2, "go on")
 
 
-def test_a_lost_log_is_begun_anew_with_all_that_the_state_knows(agent: Agent) -> None:
+def test_a_lost_log_starts_again_from_the_state(agent: Agent) -> None:
     for _ in range(3):
         agent.whole_cycle(next_target="go on")
     agent.places.log.unlink()
@@ -147,22 +145,22 @@ def test_numbers_go_on_rising_after_a_restore_of_old_files(
     assert seqs == sorted(set(seqs))
 
 
-def test_a_state_that_another_program_wrote_is_taken_on(agent: Agent) -> None:
+def test_a_state_of_another_program_is_continued(agent: Agent) -> None:
     agent.places.state.parent.mkdir(parents=True)
-    theirs = {"cycle_number": 41, "last_action": "merged PR 3", "last_action_result": "success",
+    state = {"cycle_number": 41, "last_action": "merged PR 3", "last_action_result": "success",
               "work_in_progress": None, "timestamp": "2026-04-06T21:00:00Z",
-              "next_target": "look at PR 4"}  # fmt: skip
-    agent.places.state.write_text(json.dumps(theirs))
+              "next_target": "check PR 4"}  # fmt: skip
+    agent.places.state.write_text(json.dumps(state))
     _, report = agent.cycles.begin(holder=UNKNOWN)
-    assert (report.cycle_number, report.last_cycle, report.next_target) == (42, 41, "look at PR 4")
+    assert (report.cycle_number, report.last_cycle, report.next_target) == (42, 41, "check PR 4")
     assert "Cycle 41 ended as success; its last step: merged PR 3 (success)." in report.text()
 
 
 def test_work_that_another_program_wrote_down_was_in_progress_in_that_cycle(agent: Agent) -> None:
     agent.places.state.parent.mkdir(parents=True)
-    theirs = {"cycle_number": 41, "last_action": "x", "last_action_result": "partial",
+    state = {"cycle_number": 41, "last_action": "x", "last_action_result": "partial",
               "work_in_progress": "issue 4", "timestamp": "", "next_target": ""}  # fmt: skip
-    agent.places.state.write_text(json.dumps(theirs))
+    agent.places.state.write_text(json.dumps(state))
     assert agent.cycles.report().work_cycles == 1
     _, report = agent.cycles.begin(holder=UNKNOWN)
     assert (report.work_cycles, report.slice_it) == (2, False)
@@ -177,7 +175,7 @@ def test_an_end_without_a_step_leaves_the_last_action_its_own_result(agent: Agen
     assert "Cycle 2 ended as failure. Reason: the forge is away." in agent.cycles.report().text()
 
 
-def test_a_crash_between_log_and_state_is_mended_by_the_next_look(agent: Agent) -> None:
+def test_the_next_read_repairs_a_crash_between_log_and_state(agent: Agent) -> None:
     agent.cycles.begin(holder=UNKNOWN)
     before = agent.places.state.read_bytes()
     agent.cycles.act("pushed")
@@ -185,7 +183,7 @@ def test_a_crash_between_log_and_state_is_mended_by_the_next_look(agent: Agent) 
     assert agent.cycles.load().state.last_action == "pushed"
 
 
-def test_twenty_minutes_without_a_sign_are_death(agent: Agent) -> None:
+def test_an_agent_without_activity_for_twenty_minutes_is_dead(agent: Agent) -> None:
     agent.cycles.begin(holder=UNKNOWN)
     agent.cycles.act("pushed")
     agent.wait(15)
@@ -219,13 +217,13 @@ def test_the_living_process_of_a_cycle_may_end_it_after_a_long_silence(agent: Ag
     assert agent.cycles.end(reason="a long build").status == "ended"
 
 
-def test_a_cycle_that_never_was_is_not_called_over(agent: Agent) -> None:
+def test_an_unknown_cycle_is_not_reported_as_ended(agent: Agent) -> None:
     agent.whole_cycle()
     with pytest.raises(InUse, match="has had no cycle 7 yet: the last one is 1"):
         agent.cycles.end(reason="r", cycle=7)
 
 
-def test_a_stop_request_is_honoured_on_wake_until_it_is_taken_back(agent: Agent) -> None:
+def test_a_stop_request_refuses_wakes_until_it_is_withdrawn(agent: Agent) -> None:
     agent.cycles.begin(holder=UNKNOWN)
     agent.cycles.request_stop("wait for the release")
     assert "Stop was requested: wait for the release" in agent.cycles.report().text()
@@ -251,10 +249,10 @@ def test_work_over_more_than_three_cycles_is_to_be_sliced(agent: Agent) -> None:
     assert (report.slice_it, report.work_cycles) == (False, 1)
 
 
-def test_a_long_log_is_put_aside_and_nothing_is_forgotten(tmp_path: Path) -> None:
+def test_a_long_log_is_rotated_without_loss(tmp_path: Path) -> None:
     agent = Agent(tmp_path, rotate_bytes=2000)
     for _ in range(60):
-        agent.whole_cycle("did a step that takes some words to tell", next_target="go on")
+        agent.whole_cycle("did a step with a rather long description", next_target="go on")
     older = sorted(agent.places.log.parent.glob("allegro.log.*"))
     assert len(older) == KEPT
     first = json.loads(agent.places.log.read_bytes().splitlines()[0])
@@ -268,7 +266,7 @@ def test_a_long_log_is_put_aside_and_nothing_is_forgotten(tmp_path: Path) -> Non
     ]  # fmt: skip
 
 
-def test_a_crash_after_the_log_was_put_aside_loses_nothing(tmp_path: Path) -> None:
+def test_a_crash_after_a_rotation_loses_no_entry(tmp_path: Path) -> None:
     agent = Agent(tmp_path, rotate_bytes=10)
     agent.whole_cycle(next_target="go on")
     assert agent.cycles.log.rotate()
@@ -318,26 +316,24 @@ def test_a_block_reports_its_work_and_what_comes_next(agent: Agent) -> None:
     assert (state.work_in_progress, state.reason) == ("", "nothing to review yet")
 
 
-def test_the_places_are_hermes_if_it_is_there_or_asked_for_else_the_home_of_caloron(
+def test_the_files_are_in_the_folder_of_hermes_if_it_exists_or_is_requested(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("CALORON_HOME", str(tmp_path / "caloron"))
-    ours, theirs = tmp_path / "caloron/cycles", tmp_path / ".hermes"
-    assert location_of("a").state == ours / "a.json"
-    assert location_of("a").log == ours / "a.log"
-    assert location_of("a", hermes=True).log == theirs / "burn-logs/a.log"
-    theirs.mkdir()
-    assert location_of("a").state == theirs / "burn-state/a.json"
-    assert location_of("a", hermes=False).state == ours / "a.json"
+    caloron_home, hermes_home = tmp_path / "caloron/cycles", tmp_path / ".hermes"
+    assert location_of("a").state == caloron_home / "a.json"
+    assert location_of("a").log == caloron_home / "a.log"
+    assert location_of("a", hermes=True).log == hermes_home / "burn-logs/a.log"
+    hermes_home.mkdir()
+    assert location_of("a").state == hermes_home / "burn-state/a.json"
+    assert location_of("a", hermes=False).state == caloron_home / "a.json"
     for bad in ("", "..", "a/b", "-x", "a" * 65, "ä"):
         with pytest.raises(UsageError):
             location_of(bad)
 
 
-def test_a_log_that_grows_is_not_read_whole_to_wake(
-    agent: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wake_does_not_read_the_whole_log(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     agent.whole_cycle()
 
     def refuse(_log: Log) -> None:
@@ -347,7 +343,7 @@ def test_a_log_that_grows_is_not_read_whole_to_wake(
     agent.cycles.begin(holder=UNKNOWN)
 
 
-def test_zero_newest_entries_are_none(agent: Agent) -> None:
+def test_zero_newest_entries_are_an_empty_list(agent: Agent) -> None:
     agent.whole_cycle()
     assert agent.cycles.log.newest(0) == []
     assert len(agent.cycles.log.newest(1)) == 1

@@ -1,4 +1,4 @@
-"""Random wakes, crashes, damages and restores: numbers only rise, and the log tells the state."""
+"""Random wakes, crashes, damages and restores: numbers rise, and the log determines the state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.integration.agentstate.cycles.conftest import UNKNOWN, Agent
 
 
 class Wakes(RuleBasedStateMachine):
-    """A model of two facts: the highest number ever given, and whether a cycle is open."""
+    """A model of two facts: the highest number, and whether a cycle is open."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Wakes(RuleBasedStateMachine):
     @rule(damage=st.sampled_from([b"", b"{", b'{"version": 7}', None]))
     def damage_the_state(self, damage: bytes | None) -> None:
         state = self.agent.places.state
-        # Without a log there is nothing to make it anew from.
+        # The state can only be rebuilt from a log.
         if state.exists() and self.agent.places.log.exists():
             state.unlink() if damage is None else state.write_bytes(damage)
 
@@ -93,7 +93,7 @@ class Wakes(RuleBasedStateMachine):
             self.open = self.silent = False
 
     @invariant()
-    def the_state_is_what_the_log_tells(self) -> None:
+    def the_state_agrees_with_the_log(self) -> None:
         state = self.agent.cycles.load().state
         assert state.cycle_number == self.number
         assert (state.status == "open") is self.open

@@ -1,4 +1,4 @@
-"""Each acceptance criterion of the cycle-state document, by its own words."""
+"""Each acceptance criterion of the cycle-state document, named by its text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIELDS = (
 
 
 def cycle(home: Path, *words: str) -> tuple[int, dict]:
-    """`caloron cycle …` as an agent of the fleet calls it."""
+    """Run `caloron cycle …` as an agent of the fleet does."""
     (home / ".hermes").mkdir(parents=True, exist_ok=True)
     ran = subprocess.run(
         [*CALORON, "cycle", *words, "--output", "json"],
@@ -51,7 +51,7 @@ def test_a_state_file_at_hermes_burn_state_allegro_json_tracks_the_six_fields(
         "next_target": "answer the review",
     }
     assert state["timestamp"].endswith("Z")
-    assert state["result"] == "partial", "what the cycle came to is told beside it"
+    assert state["result"] == "partial", "the result of the cycle is a field of its own"
 
 
 def test_the_cycle_number_increases_monotonically(agent: Agent) -> None:
@@ -116,7 +116,7 @@ def test_cycle_reports_are_appended_to_hermes_burn_logs_allegro_log(tmp_path: Pa
 def test_multi_cycle_tasks_leave_a_breadcrumb_for_their_issue_once_for_each_cycle(
     agent: Agent,
 ) -> None:
-    # The trace itself; who puts it on the forge, and never twice, goes by its key.
+    # The key of a trace lets its publisher post it once on the forge.
     agent.cycles.begin(holder=UNKNOWN, work="issue 4")
     agent.cycles.act("pushed", artefact="branch x", next_target="open the PR")
     first = breadcrumb(agent.cycles.load().state)

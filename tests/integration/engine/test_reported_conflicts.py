@@ -16,18 +16,18 @@ from tests.integration.engine.test_reaction_table import (  # noqa: F401
 )
 
 
-def says_conflict(at: Loop, times: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def report_conflicts(at: Loop, times: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     merge = at.forge.merge
-    asked: list[int] = []
+    merge_calls: list[int] = []
 
     def merge_late(number: int, head: str, base: str, message: str, verified: Any) -> Merged:
-        asked.append(number)
-        if len(asked) <= times:
+        merge_calls.append(number)
+        if len(merge_calls) <= times:
             raise MergeConflict(f"pull request #{number} conflicts with main")
         return merge(number, head, base, message, verified)
 
     monkeypatch.setattr(at.forge, "merge", merge_late)
-    return asked
+    return merge_calls
 
 
 def test_a_conflict_that_git_does_not_find_is_checked_again(
@@ -35,9 +35,9 @@ def test_a_conflict_that_git_does_not_find_is_checked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loop.bring_to("merging")
-    asked = says_conflict(loop, 2, monkeypatch)
+    merge_calls = report_conflicts(loop, 2, monkeypatch)
     loop.settle()
-    assert (loop.status(), len(asked)) == ("Done", 3)
+    assert (loop.status(), len(merge_calls)) == ("Done", 3)
 
 
 def test_a_forge_that_keeps_reporting_a_conflict_is_believed_in_the_end(
@@ -45,6 +45,6 @@ def test_a_forge_that_keeps_reporting_a_conflict_is_believed_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loop.bring_to("merging")
-    says_conflict(loop, 99, monkeypatch)
+    report_conflicts(loop, 99, monkeypatch)
     loop.settle()
     assert loop.role() == "resolve"

@@ -48,9 +48,9 @@ def state(cycle: int, step: str = "wrote a test", *, agent: str = "allegro") -> 
 
 
 def leave_breadcrumb(project: Project, now: CycleState, number: int, *, pull: bool = False) -> Left:
-    crumb = breadcrumb(now)
-    assert crumb is not None
-    return leave(project, now, crumb, Place(number=number, is_pull=pull))
+    entry = breadcrumb(now)
+    assert entry is not None
+    return leave(project, now, entry, Place(number=number, is_pull=pull))
 
 
 def rows(project: Project) -> list[tuple[str, str]]:
@@ -65,9 +65,9 @@ def rows(project: Project) -> list[tuple[str, str]]:
 def test_the_first_cycle_leaves_a_comment_and_the_next_ones_a_section_too() -> None:
     def kinds(cycle: int, trail: Trail) -> list[type]:
         now = state(cycle)
-        crumb = breadcrumb(now)
-        assert crumb is not None
-        effects = effects_for(now, crumb, Place(number=1, is_pull=False), trail)
+        entry = breadcrumb(now)
+        assert entry is not None
+        effects = effects_for(now, entry, Place(number=1, is_pull=False), trail)
         return [type(effect) for effect in effects]
 
     assert kinds(1, Trail()) == [ReportProgress]

@@ -1,4 +1,4 @@
-"""Dashboard and retro: pages made from the file, right at any size, and nobody's to lose."""
+"""Dashboard and retro: pages exported from the file, correct at any size."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ HOUR = 3_600_000
 
 
 def section(page: str, title: str) -> list[str]:
-    """The lines under a heading."""
+    """Return the lines under a heading."""
     after = page.partition(f"## {title}\n")[2]
     return [line for line in after.partition("\n## ")[0].splitlines() if line]
 
 
-def test_the_counts_are_those_of_the_whole_file_however_large(home: AgentInstance) -> None:
+def test_the_counts_cover_the_whole_file(home: AgentInstance) -> None:
     with home.db.transaction("fill") as connection:
         connection.executemany(
             "INSERT INTO work_items VALUES (?, ?, '{}', ?, NULL, ?, ?, NULL)",
@@ -65,7 +65,7 @@ def test_the_longest_untouched_item_is_first_with_a_reason(
     assert "**1 in flight without a sign of the claimant.**" in page
 
 
-def test_a_page_is_the_same_for_the_same_state_and_is_never_half_of_one(
+def test_a_page_depends_only_on_the_state_and_is_written_atomically(
     home: AgentInstance, where: Path
 ) -> None:
     home.work_items.enqueue("a | b\nc", "x|y", {})
@@ -79,7 +79,7 @@ def test_a_page_is_the_same_for_the_same_state_and_is_never_half_of_one(
 
 
 def _past(home: AgentInstance, day: str) -> None:
-    """From now on it is that day, as far as the file knows."""
+    """Shift the clock of the file to a day."""
     wanted = parse_time(f"{day}T12:00:00Z")
     with home.db.transaction("test") as connection:
         (now,) = connection.execute("SELECT ms FROM caloron_clock").fetchone()
@@ -153,7 +153,7 @@ def test_an_edited_retro_is_kept_beside_the_new_one(home: AgentInstance, where: 
         "9999-W52",
     ],
 )
-def test_a_week_that_no_year_has_is_refused(home: AgentInstance, where: Path, label: str) -> None:
+def test_an_impossible_week_is_refused(home: AgentInstance, where: Path, label: str) -> None:
     with pytest.raises(CaloronError, match="there is no week"):
         write_weekly(where, label)
     assert not (where / "retros").exists()
@@ -178,11 +178,11 @@ def test_weeks_belong_to_the_year_of_their_thursday() -> None:
         ("Wed, 01 Jan 2020 00:00:00 GMT", 1577836800000),
     ],
 )
-def test_times_are_taken_as_people_write_them(text: str, ms: int) -> None:
+def test_times_are_accepted_in_the_forms_that_people_write(text: str, ms: int) -> None:
     assert parse_time(text) == ms
 
 
-def test_percentiles_are_values_that_were_seen() -> None:
+def test_percentiles_are_measured_values() -> None:
     assert percentiles([]) is None
     assert percentiles([7]) == (7, 7, 7)
     assert percentiles(list(range(1, 11))) == (5, 9, 10)

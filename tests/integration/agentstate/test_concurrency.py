@@ -1,4 +1,4 @@
-"""Many programs at once: ours beside one that knows no leases, and wakes that come together."""
+"""Concurrent programs: Caloron beside a program without leases, and simultaneous wakes."""
 
 from __future__ import annotations
 
@@ -17,63 +17,67 @@ from tests.support.claimers import PROCESSES, fill
 ITEMS = 120
 
 
-def _ours(result: tuple[Path, str]) -> list[str]:
-    """Claims with a lease, looks that nobody interferes, and ends with the token."""
+def _claim_with_leases(result: tuple[Path, str]) -> list[str]:
+    """Claim with a lease, check that no other program interferes, and end with the token."""
     where, name = result
-    mine = []
+    claimed_items = []
     with AgentInstance(where) as home:
-        while (held := home.work_items.claim_next(name)) is not None:
-            home.work_items.annotate(held.item.id, {"by": name})
-            assert home.work_items.get(held.item.id).owner_agent == name
-            done = home.work_items.resolve(held.item.id, "done", token=held.lease.token)
+        while (claimed := home.work_items.claim_next(name)) is not None:
+            home.work_items.annotate(claimed.item.id, {"by": name})
+            assert home.work_items.get(claimed.item.id).owner_agent == name
+            done = home.work_items.resolve(claimed.item.id, "done", token=claimed.lease.token)
             assert done.owner_agent == name
-            mine.append(held.item.id)
-    return mine
+            claimed_items.append(claimed.item.id)
+    return claimed_items
 
 
-def _theirs(result: tuple[Path, str]) -> list[str]:
-    """Reads what waits, and later takes it without looking again."""
+def _claim_without_leases(result: tuple[Path, str]) -> list[str]:
+    """Read the waiting items, and claim them later without another check."""
     where, name = result
     db = foreign(where)
-    mine: list[str] = []
+    claimed_items: list[str] = []
     give_up = time.monotonic() + 60
     while time.monotonic() < give_up:
         try:
-            seen = db.execute(
+            rows = db.execute(
                 "SELECT id FROM work_items WHERE status = 'pending' ORDER BY created_at LIMIT 3"
             ).fetchall()
-            if not seen:
+            if not rows:
                 break
-            for row in seen:
+            for row in rows:
                 now = int(time.time() * 1000)
                 db.execute(
                     "UPDATE work_items SET status = 'in_flight', owner_agent = ?, updated_at = ?"
                     " WHERE id = ?",
                     (name, now, row["id"]),
                 )
-                mine.append(row["id"])
+                claimed_items.append(row["id"])
         except (sqlite3.OperationalError, sqlite3.IntegrityError):
-            # Busy, or refused because somebody was faster.
+            # The file is busy, or another program claimed the item first.
             time.sleep(0.001)
-    return mine
+    return claimed_items
 
 
 def _work(result: tuple[Path, str]) -> list[str]:
-    return _theirs(result) if result[1].startswith("theirs") else _ours(result)
+    return (
+        _claim_without_leases(result)
+        if result[1].startswith("theirs")
+        else _claim_with_leases(result)
+    )
 
 
-def test_a_program_without_leases_takes_nothing_from_those_that_have_one(tmp_path: Path) -> None:
+def test_a_program_without_leases_claims_no_leased_item(tmp_path: Path) -> None:
     where = tmp_path / "agent"
     items = fill(where, ITEMS)
     names = ["ours-1", "ours-2", "ours-3", "theirs-1", "theirs-2"]
     with PROCESSES.Pool(len(names)) as pool:
         parts = pool.map(_work, [(where, name) for name in names], chunksize=1)
-    ours = [item for part in parts[:3] for item in part]
-    assert len(ours) == len(set(ours)), "an item of ours was done twice"
+    claimed_by_caloron = [item for part in parts[:3] for item in part]
+    assert len(claimed_by_caloron) == len(set(claimed_by_caloron)), "an item of ours was done twice"
     with AgentInstance(where) as home:
         for item in items:
             row = home.work_items.get(item)
-            if item in ours:
+            if item in claimed_by_caloron:
                 assert row.status == "done"
                 assert (row.owner_agent or "").startswith("ours")
                 assert row.notes == f'{{"by":"{row.owner_agent}"}}'
@@ -84,9 +88,9 @@ def test_a_program_without_leases_takes_nothing_from_those_that_have_one(tmp_pat
 
 
 def _wake(folder: Path) -> int:
-    """One wake that comes together with others; its number, or 0 if it was refused.
+    """Begin a wake at the same time as others, and return its number, or 0 if it was refused.
 
-    Its process lives on until all have come.
+    The process lives until all wakes have begun.
     """
     try:
         loaded, _ = Cycles(Agent(folder).places).begin()
