@@ -140,7 +140,7 @@ _STEP_OF_ROLE = {
 
 
 def _step(task: dict[str, Any]) -> str:
-    """The step as far as a task of 0.4.0 shows it; the next tick says it exactly."""
+    """Return the best guess from the fields of 0.4.0; the next tick computes the exact step."""
     status, work, merge = task.get("status", "Pending"), task.get("work"), task["merge"]
     if status in ("InProgress", "InReview"):
         if merge.get("unverified"):

@@ -1,4 +1,4 @@
-"""Builds the filtering proxy of a sandbox that may reach an allow-list of hosts only.
+"""Prepares the filtering proxy of a sandbox that may reach an allow-list of hosts only.
 
 The list is decided in `engine/runs/sandbox_policy.py`.
 """

@@ -61,7 +61,7 @@ def _forget_closed(evaluation: Evaluation, task: Task) -> None:
 
 
 def _bind_reopened(evaluation: Evaluation) -> None:
-    """Prefer an earlier pull request that a person opened again to the one that was to follow."""
+    """If a person reopened an earlier pull request, use it instead of a new one."""
     by_branch: dict[str, PullSnapshot] = {}
     for pull in evaluation.state.pulls():
         if pull.state == "open" and is_ours(evaluation.sprint, pull):

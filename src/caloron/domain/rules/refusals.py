@@ -17,7 +17,7 @@ from caloron.domain.rules.results import publish
 
 
 def effect_failed(evaluation: Evaluation, fact: EffectFailed) -> None:
-    """Retry after a stale answer; any other refusal of the forge needs a person."""
+    """Follow a person's act, try again, send the change back, or escalate."""
     task = evaluation.state.tasks.get(fact.task)
     if task is None:
         return
@@ -50,7 +50,7 @@ def _refused(evaluation: Evaluation, task: Task, fact: EffectFailed) -> None:
     elif task.status is Status.ESCALATED:
         task.escalation.retry_effects = tuple(sorted({*task.escalation.retry_effects, fact.key}))
     elif fact.kind == "open_pull" and not task.change.head:
-        # Its branch was deleted, so a retry could not open it either.
+        # No head is left (the branch was deleted), so a retry could not open it either.
         again = evaluation.new_work(task, "implement")
         evaluation.escalate(task, f"the forge refused: {fact.message}", again)
     else:

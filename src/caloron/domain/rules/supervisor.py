@@ -98,7 +98,7 @@ def intervene(
         progress_page.report(evaluation)
 
     decided = decide_on(state, now, rules)
-    # These rules do not take in the facts of the tick.
+    # Interventions consume no facts, so whether facts wait stays as it was.
     decided.state.facts_wait = state.facts_wait
     return decided
 

@@ -80,7 +80,7 @@ class ReviewPolicy(msgspec.Struct, frozen=True, kw_only=True):
         pull: int,
         head: str,
     ) -> ReviewSnapshot | None:
-        """Return the verdict on a head that decides; an approval needs enough others.
+        """Return the deciding verdict on a head; None while too few people have approved.
 
         Approvals by command count like reviews on the forge.
         """

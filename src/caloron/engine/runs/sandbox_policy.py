@@ -57,7 +57,7 @@ class SandboxPolicy:
     ) -> SandboxedCommand:
         network, reachable = self.network(role), (*hosts, *self.allow_hosts)
         if network == "model" and not reachable:
-            # Nothing to let through: no proxy is needed to say so.
+            # No host is allowed: cut the network off, because a proxy would refuse everything.
             network = "none"
         return self.sandbox.confine(
             argv,
