@@ -157,6 +157,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._note(body, 0 if lost else status)
         if lost:
             return self._silence(hang=way == "hang after")
+        if way == "close after":
+            # The answer leaves together with the end of the connection, so that the client cannot
+            # send its next request in between.
+            self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
         self._answer(status, headers, content, half=way == "half answer")
         if way == "close after":
             self._silence(hang=False)
