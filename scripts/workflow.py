@@ -74,17 +74,21 @@ def _queues() -> Iterable[str]:
 
 
 def _people() -> Iterable[str]:
-    """Each act of a person by step: where it does something."""
-    rules = [rule for rule in workflow.PEOPLE if rule.then]
-    yield (
-        "\n## People by step\n\nWhat an act of a person leads to, by the step of the task."
-        " In full: [When a person is needed](people.md#the-whole-table).\n"
-    )
-    yield "| step | " + " | ".join(rule.when.__name__.replace("_", " ") for rule in rules) + " |"
-    yield "|---|" + "---|" * len(rules)
+    """The acts of people and the steps in which they have an effect."""
+    rules = [rule for rule in workflow.PEOPLE if rule.then and rule.when is not workflow.always]
+    columns: dict[tuple[bool, ...], list[Step]] = {}
     for step in Step:
-        cells = [_line(rule.do) if step in rule.steps else "" for rule in rules]
-        yield f"| {_name(step)} | {' | '.join(cells)} |"
+        columns.setdefault(tuple(step in rule.steps for rule in rules), []).append(step)
+    yield (
+        "\n## People by step\n\nWhere each of these acts has an effect (●). The effects in full:"
+        " [When a person is needed](people.md#the-whole-table).\n"
+    )
+    heads = [", ".join(_name(step) for step in steps) for steps in columns.values()]
+    yield "| act | " + " | ".join(heads) + " |"
+    yield "|---|" + "---|" * len(columns)
+    for rule, marks in zip(rules, zip(*columns, strict=True), strict=True):
+        cells = " | ".join("●" if mark else "" for mark in marks)
+        yield f"| {rule.when.__name__.replace('_', ' ')} | {cells} |"
 
 
 def _line(function: Callable[..., object]) -> str:
