@@ -73,17 +73,6 @@ def test_a_malformed_configuration_is_refused_naming_the_setting(home: Home) -> 
     assert home.issues() == []
 
 
-def test_unknown_frameworks_are_refused_wherever_they_are_named(bare_home: Home) -> None:
-    home = bare_home
-    refused = home.caloron("init", "demo", "--framework", "abacus")
-    assert refused.code == 2
-    assert "abacus" in refused.error["message"]
-    home.init()
-    refused = home.caloron("config", "set", "framework", "abacus")
-    assert refused.code == 2
-    assert "stub" in refused.error["hint"]
-
-
 def test_without_a_project_every_command_says_how_to_create_a_project(bare_home: Home) -> None:
     for command in (["sprint", "go"], ["resume"], ["stop"], ["why"], ["issue", "list"]):
         answer = bare_home.caloron(*command)
@@ -91,24 +80,6 @@ def test_without_a_project_every_command_says_how_to_create_a_project(bare_home:
         assert "caloron init" in answer.error["hint"]
     refused = bare_home.caloron("sprint", "go", "--project", "../../etc")
     assert refused.code == 2
-
-
-def test_errors_are_text_on_a_terminal_and_an_envelope_in_json(
-    home: Home,
-) -> None:
-    answer = home.caloron("sprint", "go", "--plan", "nowhere.json", json=False)
-    assert answer.code == 3
-    assert answer.stdout == ""
-    assert "nowhere.json" in answer.stderr
-    envelope = home.caloron("sprint", "go", "--plan", "nowhere.json").json
-    assert envelope["ok"] is False
-    assert envelope["error"]["code"] == "NOT_FOUND"
-    assert {"duration_ms", "version"} <= envelope["meta"].keys()
-
-
-def test_numbers_that_no_machine_can_run_are_refused(home: Home) -> None:
-    for number in ("0", "-1", "many"):
-        assert home.caloron("sprint", "go", "--parallel", number).code == 2
 
 
 def test_a_name_that_looks_like_an_option_is_refused_by_every_command(home: Home) -> None:

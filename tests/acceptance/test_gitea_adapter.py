@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -506,31 +505,6 @@ def test_a_token_replaced_in_its_file_is_used_by_the_api_and_by_git(
     assert [issue["title"] for issue in repository.issues()] == [made.title]
     mirror.check_push_access(mirror.fetch_main())
     forge.close()
-
-
-def test_an_unavailable_forge_raises_and_the_token_is_never_in_git(
-    own_gitea: Server, tmp_path: Path
-) -> None:
-    gitea, owner = own_gitea, own_gitea.person("owner")
-    forge = connect("gitea", gitea.url, gitea.repository(owner).full_name, owner.token)
-    work = Work(forge, tmp_path / "mirror.git")
-    commit = work.commit({"a.txt": "1"})
-    token = forge.remote().env["CALORON_GIT_TOKEN"]
-    assert token not in (work.mirror.path / "config").read_text()
-    assert token not in forge.remote().url + "".join(forge.remote().settings.values())
-    gitea.kill()
-    try:
-        for call in (
-            work.mirror.fetch_main,
-            lambda: forge.push(work.mirror.path, "feature", commit, ""),
-        ):
-            with pytest.raises(ForgeUnavailable):
-                call()
-    finally:
-        gitea.start()
-    time.sleep(3)
-    forge.push(work.mirror.path, "feature", commit, "")
-    assert forge.branch("feature") is not None
 
 
 def test_an_empty_repository_is_recognised_and_polled(gitea: Server, owner: Person) -> None:

@@ -63,24 +63,6 @@ def test_a_webhook_delivers_an_act_long_before_the_next_poll(
     assert answer.statuses == {"a": "Cancelled"}, answer
 
 
-def test_a_webhook_with_another_secret_is_ignored(home: Home, repository: Repository) -> None:
-    port, gate = free_port(), home.gate("work")
-    home.set(webhook=f"127.0.0.1:{port}", webhook_secret_env="HOOK", poll_s=3600.0)
-    repository.webhook(f"http://127.0.0.1:{port}/", "another secret")
-    home.script(WRITES | {"run": gate.line})
-    running = home.start_sprint(TASK)
-    gate.wait_for_agent()
-    before = len(home.events("task_moved"))
-    repository.edit_issue(1, state="closed")
-    hook = repository.who.get(f"{repository.path}/hooks")[0]["id"]
-    repository.who.post(f"{repository.path}/hooks/{hook}/tests")
-    gate.open()
-    home.wait_for_status("a", "InReview")
-    assert len(home.events("task_moved")) > before
-    stopped = running.interrupt()
-    assert stopped.statuses["a"] != "Cancelled"
-
-
 def test_an_outage_is_shown_and_ends_without_a_failed_attempt(
     home: Home, server: Server, repository: Repository
 ) -> None:
@@ -130,24 +112,6 @@ def test_stop_ends_the_agents_of_a_killed_engine_while_the_forge_is_unavailable(
 def _outage(home: Home) -> str:
     last_sprint: dict[str, Any] = home.caloron("status").data["last_sprint"]
     return str(last_sprint["outage"])
-
-
-def test_each_task_has_one_progress_comment_that_ends_with_done(
-    home: Home, repository: Repository
-) -> None:
-    home.script(
-        WRITES,
-        {"when": {"role": "fix"}, "files": {"a.txt": "b\n"}, "output": "done"},
-        {"when": {"role": "review", "round": 1}, "output": "CHANGES_NEEDED: better"},
-    )
-    answer = home.sprint(TASK)
-    assert answer.statuses == {"a": "Done"}, answer
-    (body,) = progress_of(repository)
-    assert "| status | Done |" in body
-    assert "InReview → InProgress: better" in body
-    task = answer.tasks["a"]
-    assert task["pr_url"] == f"{repository.who.url}/{repository.full_name}/pulls/2"
-    assert home.caloron("report").data["tasks"][0]["pr_url"] == task["pr_url"]
 
 
 def test_the_token_is_written_nowhere(home: Home, repository: Repository, ada: Person) -> None:

@@ -9,17 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-from tests.support.gitea import Server, program
+from tests.support.gitea import Server
 
 ROOT = Path(__file__).parents[2]
-
-
-def test_acknowledged_writes_survive_a_power_cut(own_gitea: Server) -> None:
-    repository = own_gitea.repository(own_gitea.person("anna"))
-    number = repository.open_issue("one")["number"]
-    own_gitea.kill()
-    own_gitea.start()
-    assert repository.issue(number)["title"] == "one"
 
 
 def test_a_server_dies_with_the_process_that_started_it(gitea: Server) -> None:
@@ -101,7 +93,3 @@ def test_gitea_is_built_once_and_an_interrupted_build_is_repeated(tmp_path: Path
     finally:
         if not program.is_relative_to(tmp_path):
             shutil.rmtree(program.parent)
-
-
-def test_the_program_is_in_the_cache_and_its_files_beside_it() -> None:
-    assert {p.name for p in (program().parent / "static").iterdir()} >= {"options", "templates"}

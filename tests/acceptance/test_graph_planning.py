@@ -103,16 +103,6 @@ def test_a_graph_without_a_valid_plan_reports_every_error_and_begins_nothing(
     assert not (shop.project() / "planning.json").exists()
 
 
-def test_every_shape_of_tasks_is_accepted(shop: Home) -> None:
-    state = {"a": {"title": "A", "status": "Pending", "agent_id": "agent-1"},
-             "b": {"title": "B", "depends_on": ["a"], "issue_number": None}}  # fmt: skip
-    for output in ({"tasks": state}, {"dag": {"tasks": state}}, [task("a"), task("b", "a")]):
-        graph = _graph(shop, output)
-        answer = shop.caloron("sprint", "go", "--graph", graph, "--dry-run")
-        assert answer.code == 9, answer
-        assert [a["target"] for a in answer.json["planned_actions"]] == ["demo-1", "a", "b"]
-
-
 def test_invalid_options_are_refused_with_the_right_code(shop: Home) -> None:
     graph, plan = _graph(shop, [task("a")]), str(shop.plan(task("a")))
 

@@ -143,16 +143,6 @@ def test_a_failing_model_does_not_stop_the_sprint_and_the_report_says_why(
     assert answer.data["cost_usd"] == 0.25 * asked
 
 
-def test_the_model_may_correct_an_invalid_answer_once(asking: Home) -> None:
-    wrong = writes_analysis(ANSWER | {"themes": "one"}, attempt=1)
-    asking.script(wrong, writes_analysis(attempt=2), writes("a"))
-    assert asking.sprint(task("a")).code == 0
-    first, second = asking.prompts("retro")
-    assert "could not be used" not in first
-    assert "Expected `array`, got `str` - at `$.themes`" in second
-    assert page(asking).endswith("the analysis by stub thinker-1.\n")
-
-
 def test_without_money_left_no_model_is_asked(asking: Home) -> None:
     dear = does("review", output="APPROVED", report={"cost_usd": 1.0})
     asking.script(writes_analysis(), dear, writes("a"))
@@ -163,14 +153,6 @@ def test_without_money_left_no_model_is_asked(asking: Home) -> None:
     more = asking.caloron("resume", "--budget", "2")
     assert (more.code, more.data["cost_usd"]) == (0, 1.25), more
     assert page(asking).endswith("the analysis by stub thinker-1.\n")
-
-
-def test_a_setting_with_fixed_values_accepts_no_others(home: Home) -> None:
-    for key, word in (("retro", "model"), ("network", "none")):
-        assert home.data("config", "set", key, word)["value"] == word
-        assert home.data("config", "get", key)["value"] == word
-        wrong = home.caloron("config", "set", key, "sometimes")
-        assert (wrong.code, "expected one of" in wrong.error["message"]) == (2, True)
 
 
 def test_by_default_only_a_framework_with_a_model_is_asked(home: Home) -> None:

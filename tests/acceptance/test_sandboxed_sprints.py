@@ -15,7 +15,6 @@ import yaml
 
 from tests.acceptance.repositories import from_repository, path_without
 from tests.support.home import Home, does, task, writes
-from tests.support.http_server import HttpServer, Reply
 
 
 def test_agents_see_their_workspace_and_shared_folders_and_nothing_else_of_the_users(
@@ -267,22 +266,6 @@ def test_each_role_reaches_what_its_network_policy_allows(home: Home) -> None:
         "implement True True",
         "review False False",
     ]
-
-
-def test_behind_a_proxy_agents_and_setup_reach_their_allowed_hosts(home: Home) -> None:
-    ask = (
-        "python3 -c \"import urllib.request as r; print('far:', r.urlopen('http://far.invalid/')"
-        '.read().decode(), flush=True)"'
-    )
-    with HttpServer(lambda request: Reply(f"asked for {request.path}")) as proxy:
-        home.environment["HTTP_PROXY"] = proxy.url
-        home.set(setup=ask, allow_hosts=["far.invalid"])
-        home.script(writes("a", run=ask))
-        answer = home.sprint(task("a"))
-    assert answer.code == 0, answer
-    assert home.printed("far: ") == ["asked for http://far.invalid:80/"]
-    logs = [log.read_text() for log in home.run_files("setup.log")]
-    assert any("far: asked for http://far.invalid:80/" in text for text in logs)
 
 
 _SETUP_PROBE = """

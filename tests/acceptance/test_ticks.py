@@ -231,19 +231,6 @@ def test_repeated_and_late_snapshots_change_nothing(anywhere: Home) -> None:
     assert_each_once(home, answer)
 
 
-def test_a_silent_agent_is_probed_and_restarted_by_ticks(home: Home) -> None:
-    home.set(stall_threshold_m=0.015, probe_grace_s=0.5)
-    hang = f"echo 'hanging: {home.root}/'; kill -STOP $PPID $$"
-    home.script(does("implement", "a", attempt=1, run=hang), writes("a"))
-    begin(home, task("a"))
-    answer = until_ended(home)
-    assert answer.code == 0, answer
-    comments = home.comments(answer.tasks["a"]["issue_number"])
-    assert len([c for c in comments if c.startswith("@caloron-agent-a has been silent")]) == 1
-    assert len([c for c in comments if c.startswith("The agent is restarted")]) == 1
-    assert home.processes() == []
-
-
 def test_a_schedule_of_the_first_compositions_drives_a_sprint(home: Home) -> None:
     """The job `sprint-tick` as it always was: its graph by name, the id of the sprint, a minute."""
     home.script(writes("a"))
