@@ -227,7 +227,7 @@ def test_a_poll_that_fails_loses_nothing(broken: Broken) -> None:
     issue = broken.forge.create_issue("one", "", ())
     broken.world.anna.comment(issue.number, "resolved")
     for path in ("/issues$", "/issues/comments$", "/refs"):
-        broken.proxy.fault("GET", path, "answer", status=500, times=3)
+        broken.proxy.fault("GET", path, "answer", times=3)
         with pytest.raises(ForgeUnavailable):
             watch.poll_changes()
     snapshots = watch.poll_changes()
