@@ -12,7 +12,6 @@ import pytest
 from caloron.domain.model.snapshots import (
     BranchSnapshot,
     PullSnapshot,
-    ReviewSnapshot,
     Snapshot,
 )
 from caloron.errors import (
@@ -212,22 +211,6 @@ def test_a_pull_request_that_a_person_retargets_is_closed_and_not_merged(
     assert repository.pull(pull.number)["state"] == "closed"
 
 
-def test_a_deleted_branch_closes_its_pull_request_and_keeps_its_name(
-    forge: RemoteForge, work: Work, repository: Repository
-) -> None:
-    pull = work.open_pull("agent/login/s-1")
-    watch = Watch(forge)
-    repository.who.delete(f"{repository.path}/branches/agent%2Flogin%2Fs-1")
-    pull_snapshot = wait_for(
-        lambda: next((s for s in watch.poll() if isinstance(s, PullSnapshot)), None)
-    )
-    assert (pull_snapshot.state, pull_snapshot.branch, pull_snapshot.head) == (
-        "closed",
-        pull.branch,
-        pull.head,
-    )
-
-
 def test_labels_are_made_once_however_many_threads_need_them(
     forge: RemoteForge, repository: Repository
 ) -> None:
@@ -264,38 +247,6 @@ def test_a_duplicate_or_removed_label_is_harmless(
     done = next(label["id"] for label in repository.labels() if label["name"] == "caloron:done")
     repository.who.delete(f"{repository.path}/labels/{done}")
     assert forge.label(issue, "caloron:done").labels == ("caloron:done",)
-
-
-def verdict(word: str, pull: PullSnapshot, claim: int) -> str:
-    return f"{word}\n\nbecause\n\n<!-- caloron:review/{pull.number}/{pull.head}/1/{claim} -->"
-
-
-def test_with_one_account_a_verdict_is_a_comment_and_a_status(
-    forge: RemoteForge, work: Work, repository: Repository
-) -> None:
-    assert forge.about().reviews == "comment"
-    pull = work.open_pull("feature")
-    watch = Watch(forge)
-    rejected = forge.review(
-        pull.number, pull.head, "changes_requested", verdict("CHANGES_NEEDED: tests", pull, 1)
-    )
-    assert rejected.id == -repository.comments(pull.number)[0]["id"]
-    assert [status["status"] for status in repository.statuses(pull.head)] == ["failure"]
-    approved = forge.review(pull.number, pull.head, "approved", verdict("APPROVED", pull, 2))
-    reviews = {
-        review.object: review for review in watch.poll() if isinstance(review, ReviewSnapshot)
-    }
-    assert {name: review.verdict for name, review in reviews.items()} == {
-        rejected.object: "changes_requested",
-        approved.object: "approved",
-    }
-    assert {review.head for review in reviews.values()} == {pull.head}
-    assert forge.comments(pull.number) == []
-    assert [review.id for review in forge.reviews(pull.number)] == [rejected.id, approved.id]
-    review = forge.find_review(pull.number, f"review/{pull.number}/{pull.head}/1/2")
-    assert review is not None
-    assert review.id == approved.id
-    assert forge.checks(pull.head).state == "none"
 
 
 def test_two_tokens_of_the_same_account_count_as_one_account(

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from caloron.domain.model.snapshots import marker_key, without_markers
-from tests.acceptance.gitea_home import GiteaHome
 from tests.support.gitea import Server
 from tests.support.home import does, writes
+from tests.support.live import GiteaHome
 from tests.support.wait import wait_for
 
 TITLES = {

@@ -1,16 +1,16 @@
-"""A sprint on a real Gitea: webhooks wake it, an outage is shown and over, nothing leaks."""
+"""A sprint on a real Gitea: webhooks wake it, it can be stopped in an outage, nothing leaks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from tests.support.gitea import Person, Repository, Server
 from tests.support.home import Home
+from tests.support.live import TOKEN, gitea_options
 from tests.support.sockets import free_port
-from tests.support.wait import process_lives, wait_for
+from tests.support.wait import process_lives
 
 SECRET = "what-only-the-forge-and-we-know"
 TASK = {"id": "a", "title": "Task a", "agent_prompt": "do a", "depends_on": []}
@@ -38,14 +38,8 @@ def repository(server: Server, ada: Person) -> Repository:
 @pytest.fixture
 def home(bare_home: Home, repository: Repository, ada: Person) -> Home:
     """A home with project `demo` on that repository."""
-    bare_home.environment |= {"ADA": ada.token, "HOOK": SECRET}
-    forge_options = ("--host", ada.url, "--repo", repository.full_name, "--token-env", "ADA")
-    return bare_home.init("demo", "--forge", "gitea", *forge_options)
-
-
-def progress_of(repository: Repository, number: int = 1) -> list[str]:
-    bodies = [comment["body"] for comment in repository.comments(number)]
-    return [body for body in bodies if "/progress -->" in body]
+    bare_home.environment |= {TOKEN: ada.token, "HOOK": SECRET}
+    return bare_home.init("demo", *gitea_options(repository))
 
 
 def test_a_webhook_delivers_an_act_long_before_the_next_poll(
@@ -61,29 +55,6 @@ def test_a_webhook_delivers_an_act_long_before_the_next_poll(
     home.wait_for_status("a", "Cancelled")
     answer = running.wait()
     assert answer.statuses == {"a": "Cancelled"}, answer
-
-
-def test_an_outage_is_shown_and_ends_without_a_failed_attempt(
-    home: Home, server: Server, repository: Repository
-) -> None:
-    gate = home.gate("work")
-    home.script(WRITES | {"run": gate.line})
-    running = home.start_sprint(TASK)
-    gate.wait_for_agent()
-    server.kill()
-    shown = wait_for(lambda: _outage(home), "the outage is shown")
-    assert shown.startswith("forge does not answer since ")
-    assert "The sprint waits: forge does not answer" in home.caloron("why", json=False).stdout
-    assert "Waits: forge does not answer" in home.caloron("status", json=False).stdout
-    gate.open()
-    server.start()
-    answer = running.wait()
-    assert answer.statuses == {"a": "Done"}, answer
-    assert "the forge answers again" in answer.stderr
-    assert _outage(home) == ""
-    assert home.attempts("implement") == 1
-    assert [i["title"] for i in repository.issues()] == ["Task a"]
-    assert len(progress_of(repository)) == 1
 
 
 def test_stop_ends_the_agents_of_a_killed_engine_while_the_forge_is_unavailable(
@@ -109,11 +80,6 @@ def test_stop_ends_the_agents_of_a_killed_engine_while_the_forge_is_unavailable(
     assert home.events("work_salvaged") != []
 
 
-def _outage(home: Home) -> str:
-    last_sprint: dict[str, Any] = home.caloron("status").data["last_sprint"]
-    return str(last_sprint["outage"])
-
-
 def test_the_token_is_written_nowhere(home: Home, repository: Repository, ada: Person) -> None:
     """Neither Caloron nor an agent that prints the token writes it to a file."""
     home.script(
@@ -134,9 +100,9 @@ def test_the_token_is_written_nowhere(home: Home, repository: Repository, ada: P
 
 
 def test_agents_never_get_a_token_even_if_the_settings_pass_it(home: Home) -> None:
-    home.script(WRITES).set(pass_env=["ADA"])
+    home.script(WRITES).set(pass_env=[TOKEN])
     answer = home.sprint(TASK)
     assert answer.code == 2
-    assert "ADA" in answer.error["message"]
-    refused = home.caloron("config", "set", "pass_env", "HOOK ADA")
+    assert TOKEN in answer.error["message"]
+    refused = home.caloron("config", "set", "pass_env", f"HOOK {TOKEN}")
     assert refused.code == 2

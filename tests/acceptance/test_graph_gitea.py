@@ -15,9 +15,9 @@ from caloron.domain.model.sprint import Planning, Sprint, SprintSettings, State
 from caloron.domain.rules.evaluate import evaluate
 from caloron.stages.values import state_json
 from caloron.testing import planned
-from tests.acceptance.gitea_home import GiteaHome
 from tests.support.gitea import Server
 from tests.support.home import writes
+from tests.support.live import GiteaHome
 
 _FEEDBACK = "---\ncaloron_feedback:\n  task_id: a\n  task_clarity: 6\n---\n"
 

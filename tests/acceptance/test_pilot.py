@@ -204,9 +204,12 @@ def test_a_gitea_that_dies_in_the_middle_costs_nothing_but_time(
         lambda: "does not answer" in bare_home.caloron("status", json=False).stdout,
         "status says that the forge does not answer",
     )
+    assert "The sprint waits: forge does not answer" in bare_home.caloron("why", json=False).stdout
     own_gitea.start()
     answer: Answer = running.wait()
     assert answer.code == 0, (answer.stdout, answer.stderr)
+    assert "the forge answers again" in answer.stderr
+    assert bare_home.caloron("status").data["last_sprint"]["outage"] == ""
     assert answer.statuses == dict.fromkeys("abc", "Done")
     assert {name: bare_home.attempts("implement", name) for name in "abc"} == dict.fromkeys(
         "abc", 1
