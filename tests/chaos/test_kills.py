@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -31,19 +30,6 @@ def world(tmp_path: Path) -> Iterator[World]:
     world.kill_everything()
 
 
-def rows(world: World, sql: str) -> list[tuple[Any, ...]]:
-    if not (world.project() / "ledger.sqlite").exists():
-        return []
-    connection = sqlite3.connect(world.project() / "ledger.sqlite", timeout=10)
-    try:
-        return connection.execute(sql).fetchall()
-    except sqlite3.OperationalError:
-        # The query came before the tables were there.
-        return []
-    finally:
-        connection.close()
-
-
 def prints(name: str, **more: Any) -> dict[str, Any]:
     """Let an agent print a line each time it runs."""
     return {"run": f"echo {name}"} | more
@@ -66,7 +52,7 @@ def shims(world: World, role: str = "") -> list[int]:
 def at_work(world: World, attempt: int = 1) -> bool:
     """True if the agent that implements was started for this attempt."""
     begun = f"SELECT 1 FROM leases WHERE attempt = {attempt} AND item LIKE '%implement'"
-    return bool(rows(world, begun))
+    return bool(world.rows(begun))
 
 
 def kill(*pids: int) -> None:
@@ -83,7 +69,7 @@ def assert_done(world: World) -> None:
 
 
 def failures(world: World) -> int:
-    ((data,),) = rows(world, "SELECT data FROM tasks")
+    ((data,),) = world.rows("SELECT data FROM tasks")
     return int(json.loads(data)["attempts"]["failures"])
 
 
@@ -97,7 +83,7 @@ def test_an_engine_killed_while_the_planner_thinks_goes_on_with_the_same_planner
     wait_for(partial(times, "asked", world), "a planner at work")
     kill(engine.pid)
     engine.wait()
-    assert rows(world, "SELECT goal FROM sprints") == [("what I want",)]
+    assert world.rows("SELECT goal FROM sprints") == [("what I want",)]
     (world.gates / "open").touch()
 
     assert world.run("resume") == 0, world.log()
@@ -186,7 +172,7 @@ def test_what_an_agent_had_written_when_it_was_killed_is_kept_under_a_salvage_re
 
     assert world.run("resume") == 0, world.log()
 
-    ((payload,),) = rows(world, "SELECT payload FROM events WHERE type = 'work_salvaged'")
+    ((payload,),) = world.rows("SELECT payload FROM events WHERE type = 'work_salvaged'")
     kept = json.loads(payload)["ref"]
     assert (world.project() / "mirror.git" / kept).exists()
     assert_done(world)

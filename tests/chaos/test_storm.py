@@ -19,7 +19,7 @@ import pytest
 
 from caloron.agents.supervise.processes import descendants
 from tests.chaos.forms import final_form
-from tests.chaos.matrix import SEED, goal_recorded, problems_of
+from tests.chaos.matrix import SEED, problems_of
 from tests.chaos.world import (
     PATIENCE_S,
     SPRINT,
@@ -36,7 +36,6 @@ KINDS = ("engine", "shim", "sandbox", "git", "all")
 _WEIGHTS = (2, 3, 3, 4, 1)
 #: A storm that never ends is a defect; no storm has needed a tenth of it.
 _ROUNDS = 400
-_KILLS_OF_A_SPRINT = 90
 
 
 def _plan() -> list[dict[str, Any]]:
@@ -106,7 +105,7 @@ class Storm:
         world = self._world
         first = ("sprint", "goal", "--plan", str(world.root / "plan.json"), "--yes")
         for _ in range(_ROUNDS):
-            engine = world.begin(*(("resume",) if goal_recorded(world) else first))
+            engine = world.begin(*(("resume",) if world.goal_recorded() else first))
             code = self._blow(engine)
             if code == 0:
                 return
@@ -154,7 +153,7 @@ class Storm:
     def _resolve(self) -> None:
         """Comment `resolved` on each escalation as a person."""
         world = self._world
-        if not goal_recorded(world):
+        if not world.goal_recorded():
             return
         for issue in _escalations(world):
             self.escalated.add((str(world.root), issue["number"], issue["title"]))
