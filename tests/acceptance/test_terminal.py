@@ -15,20 +15,14 @@ def _planned(home: Home) -> None:
 
 def test_a_plan_that_is_declined_is_kept_and_runs_after_resume_says_yes(home: Home) -> None:
     _planned(home)
-    terminal = Terminal(home, "sprint", "make it so")
-    terminal.read_until("Run these 2 tasks?")
-    terminal.type("n\n")
-    code, screen = terminal.end()
+    code, screen = Terminal(home, "sprint", "make it so").end(("Run these 2 tasks?", "n"))
     assert code == 11, screen
     assert "waits for approval" in screen
     assert "caloron discard" in screen
     assert home.issues() == []
     assert "your yes" in home.caloron("why").data["why"]
 
-    terminal = Terminal(home, "resume")
-    terminal.read_until("Run these 2 tasks?")
-    terminal.type("y\n")
-    code, screen = terminal.end()
+    code, screen = Terminal(home, "resume").end(("Run these 2 tasks?", "y"))
     assert code == 0, screen
     assert home.attempts("po") == 1
 
