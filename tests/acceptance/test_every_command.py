@@ -44,6 +44,14 @@ GOOD = {
 LEAVES = list(leaves())
 
 
+def _name(leaf: Leaf) -> str:
+    return " ".join(leaf.words)
+
+
+def _can_run_dry(leaf: Leaf) -> bool:
+    return any("--dry-run" in parameter.opts for parameter in leaf.command.params)
+
+
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A home with a sprint in it, to be copied: a command must not only be refused at the door."""
@@ -115,7 +123,9 @@ def _lines(leaf: Leaf) -> Iterator[list[str]]:
     values = FEW if leaf.words in SLOW else VALUES
     arguments = [p for p in leaf.command.params if isinstance(p, click.Argument)]
     good = [GOOD.get(str(p.name), "a") for p in arguments if p.required]
-    yield []
+    # Another test covers the checks of a doctor that is asked well; they take seconds.
+    if leaf.words != ("doctor",):
+        yield []
     yield ["a"] * (len(arguments) + 1)
     for position in range(len(arguments)):
         for value in values:
@@ -135,18 +145,11 @@ def _lines(leaf: Leaf) -> Iterator[list[str]]:
     yield [MEGABYTE, "-o"]
 
 
-def _harmless(leaf: Leaf, line: list[str]) -> bool:
-    """A good goal begins a sprint, which other tests cover."""
-    return not (leaf.words in {("doctor",)} and line == [])
-
-
-@pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: " ".join(leaf.words))
+@pytest.mark.parametrize("leaf", LEAVES, ids=_name)
 def test_no_command_line_brings_a_traceback_or_an_undocumented_exit(
     leaf: Leaf, check: Any, folder: Path
 ) -> None:
     for number, line in enumerate(_lines(leaf)):
-        if not _harmless(leaf, line):
-            continue
         check(leaf, "json", *line)
         if number % 3 == 0:
             check(leaf, "text", *line)
@@ -170,10 +173,8 @@ def test_every_setting_takes_or_refuses_every_value(check: Any, folder: Path) ->
             assert file.read_bytes() == good
 
 
-@pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: " ".join(leaf.words))
+@pytest.mark.parametrize("leaf", [leaf for leaf in LEAVES if _can_run_dry(leaf)], ids=_name)
 def test_a_dry_run_changes_nothing(leaf: Leaf, check: Any, folder: Path) -> None:
-    if not any("--dry-run" in p.opts for p in leaf.command.params):
-        return
     before = _tree(folder)
     arguments = [p for p in leaf.command.params if isinstance(p, click.Argument) and p.required]
     for name in ("demo", "neu"):
@@ -202,10 +203,7 @@ def test_every_command_that_changes_something_has_a_dry_run() -> None:
         "stage add", "state verify", "state backup", "state restore",
         "cycle begin", "cycle act", "cycle end", "cycle recover", "cycle stop",
     }  # fmt: skip
-    can = {
-        " ".join(x.words) for x in LEAVES if any("--dry-run" in p.opts for p in x.command.params)
-    }
-    assert changing <= can
+    assert changing <= {_name(leaf) for leaf in LEAVES if _can_run_dry(leaf)}
 
 
 def test_every_command_answers_in_all_three_forms() -> None:
@@ -232,6 +230,6 @@ def test_a_broken_home_is_reported_without_an_internal_error(folder: Path, check
         for leaf in quick:
             arguments = [p for p in leaf.command.params if isinstance(p, click.Argument)]
             line = [GOOD.get(str(p.name), "a") for p in arguments if p.required]
-            dry = ["--dry-run"] if any("--dry-run" in p.opts for p in leaf.command.params) else []
+            dry = ["--dry-run"] if _can_run_dry(leaf) else []
             check(leaf, "json", *dry, *line)
         (project / name).write_bytes(good)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.acceptance.checkouts import repository
 from tests.support.home import Home, does, task, writes
 
 _WRITTEN_AT = "/home/ada/.caloron"
@@ -221,17 +222,9 @@ def test_a_work_dir_that_is_new_is_made_where_it_was_chosen(home: Home, tmp_path
 
 
 def test_a_repository_on_this_disk_is_where_the_forge_begins(older: Home) -> None:
-    source = older.root / "source"
-    source.mkdir()
-    (source / "code.py").write_text("answer = 42\n")
-    older.run_outside("git", "init", "-q", "-b", "main", cwd=source)
-    older.run_outside("git", "add", ".", cwd=source)
-    older.run_outside("git", "commit", "-qm", "code", cwd=source)
-    older.set("shop", framework="stub", repo=str(source), poll_s=0.2)
+    shop = repository(older)
+    older.set("shop", framework="stub", repo=str(shop.path), poll_s=0.2)
     older.script(writes("a"))
     answer = older.sprint(task("a"))
     assert answer.code == 0, answer
-    shown = older.caloron("pr", "list").data["pull_requests"]
-    assert len(shown) == 1
-    forge = older.project("shop") / "forge.git"
-    older.run_outside("git", f"--git-dir={forge}", "cat-file", "-e", "main:code.py", cwd=source)
+    assert shop.merged() == {"kept.txt": "kept", "a.txt": "a"}

@@ -44,22 +44,10 @@ def test_a_plan_that_stays_invalid_ends_the_sprint_before_any_issue_and_can_be_r
 
 _MALFORMED: dict[str, tuple[Any, str]] = {
     "not a list": ({"id": "a"}, "list"),
-    "empty": ([], "at least one"),
-    "not objects": (["a"], "object"),
-    "bad id": ([task("Bad Id")], "Bad Id"),
     "id with a path": ([task("../x")], "../x"),
-    "duplicate": ([task("a"), task("a")], "'a' appears 2 times"),
-    "unknown dependency": ([task("a", "ghost")], "ghost"),
-    "depends on itself": ([task("a", "a")], "itself"),
     "cycle": ([task("a", "c"), task("b", "a"), task("c", "b")], "cycle"),
-    "no title": ([task("a") | {"title": " "}], "title"),
-    "no prompt": ([{"id": "a", "title": "A"}], "agent_prompt"),
     "wrong type": ([task("a", title=5)], "title"),
-    "unknown kind": ([task("a", kind="dance")], "kind"),
     "unknown framework": ([task("a", framework="abacus")], "abacus"),
-    "title too long": ([task("a", title="x" * 201)], "201"),
-    "prompt too long": ([task("a", agent_prompt="x" * 64_001)], "64001"),
-    "too many tasks": ([task(f"t{n}") for n in range(201)], "201"),
 }
 
 
