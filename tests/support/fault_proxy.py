@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import re
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -59,13 +60,13 @@ class FaultProxy(HttpServer):
     # Git sends a large push in chunks, which only this version has.
     protocol = "HTTP/1.1"
 
-    def __init__(self, upstream: str) -> None:
+    def __init__(self, upstream: str, tls: ssl.SSLContext | None = None) -> None:
         self.upstream = upstream
         self.heard: list[Heard] = []
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        super().__init__(self._answer)
+        super().__init__(self._answer, tls)
 
     def close(self) -> None:
         self._closing.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,11 +15,15 @@ from typing import Any, Literal
 class Loopback:
     """Serves with a handler of the standard library until it is closed, in threads."""
 
-    def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
+    def __init__(
+        self, handler: type[BaseHTTPRequestHandler], tls: ssl.SSLContext | None = None
+    ) -> None:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
+        if tls:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self.port = self._server.server_port
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.02,), daemon=True
         )
@@ -75,11 +80,13 @@ class HttpServer(Loopback):
 
     protocol = "HTTP/1.0"
 
-    def __init__(self, answer: Callable[[Request], Reply]) -> None:
+    def __init__(
+        self, answer: Callable[[Request], Reply], tls: ssl.SSLContext | None = None
+    ) -> None:
         self.requests: list[Request] = []
         self.respond = answer
         own = {"owner": self, "protocol_version": self.protocol}
-        super().__init__(type("_OwnHandler", (_Handler,), own))
+        super().__init__(type("_OwnHandler", (_Handler,), own), tls)
 
     def __enter__(self) -> HttpServer:
         return self
