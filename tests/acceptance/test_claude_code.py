@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.acceptance.searching import sources_of_secret
 from tests.support.claude import claude
 from tests.support.home import Home, task
 from tests.support.model_server import (
@@ -86,13 +87,7 @@ def test_claude_code_plans_writes_fixes_in_the_same_conversation_and_is_merged(
     assert answer.data["cost_usd"] > 0
     assert answer.tasks["greet"]["cost_usd"] > 0
     assert answer.tasks["greet"]["tokens"] > 0
-    assert key_is_in_no_file(home)
-
-
-def key_is_in_no_file(home: Home) -> bool:
-    files = [file for file in home.path.rglob("*") if file.is_file() and not file.is_symlink()]
-    assert files
-    return not any(_KEY.encode() in file.read_bytes() for file in files)
+    assert sources_of_secret(home, _KEY) == []
 
 
 def test_the_retro_in_auto_mode_repeats_its_question_until_the_answer_is_json(

@@ -104,15 +104,6 @@ def test_a_sprint_with_an_unapproved_plan_or_without_a_plan_can_be_discarded(hom
     assert home.caloron("inbox").data["needs"] == []
 
 
-def test_a_sprint_whose_work_is_merged_cannot_be_discarded(home: Home) -> None:
-    home.script(writes("a"))
-    assert home.sprint(task("a")).code == 0
-    answer = home.caloron("discard", "--yes")
-    assert answer.code == 8
-    assert "revert" in answer.error["hint"]
-    assert home.files() == {"a.txt": b"a\n"}
-
-
 def test_resume_continues_an_earlier_sprint_after_the_last_was_discarded(
     home: Home,
 ) -> None:

@@ -151,22 +151,3 @@ def test_a_merge_that_cannot_be_reverted_needs_a_person_and_blocks_other_merges(
     answer = blind.caloron("resume")
     assert answer.code == 0, answer
     assert set(answer.statuses.values()) == {"Done"}
-
-
-def test_a_red_main_of_a_person_is_reported_with_her_name_and_no_agent_fixes_it(
-    home: Home,
-) -> None:
-    push(home, "good.txt", "good\n")
-    home.set(verify="test ! -e broken.txt")
-    reviewer = home.gate("review")
-    review = does("review", "a", run=reviewer.line, output="APPROVED")
-    home.script(writes("a"), review)
-    running = home.start_sprint(task("a"))
-    reviewer.wait_for_agent()
-    push(home, "broken.txt", "broken\n")
-    reviewer.open()
-    answer = running.wait()
-    assert answer.code == 10, answer
-    assert answer.tasks["a"]["reason"].startswith("main itself is red since ")
-    assert " by " in answer.tasks["a"]["reason"]
-    assert home.attempts("fix") == 0

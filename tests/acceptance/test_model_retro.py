@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -156,22 +155,6 @@ def test_by_default_only_a_framework_with_a_model_is_asked(home: Home) -> None:
     assert page(home).endswith("\nWritten by rules; no model was asked.\n")
 
 
-def test_a_task_that_continues_later_is_analysed_again(asking: Home) -> None:
-    asking.script(writes_analysis(), does("implement", "a", output="no disk", exit_code=9))
-    assert asking.sprint(task("a")).code == 10
-    (need,) = asking.data("inbox")["needs"]
-    newer = writes_analysis(ANSWER | {"themes": ["all is well now"]})
-    asking.script(newer, writes("a"))
-    for command in need["commands"]:
-        assert asking.caloron(*command.split()[1:]).code == 0
-    assert "- all is well now" in page(asking)
-    assert "formats were guessed" not in page(asking)
-    assert asking.attempts("retro") == 2
-    # Nothing has changed since: no model is asked again.
-    assert asking.caloron("resume").code == 0
-    assert asking.attempts("retro") == 2
-
-
 def test_a_stop_during_the_retro_leaves_the_retro_of_the_rules(asking: Home) -> None:
     thinking = asking.gate("thinking")
     asking.script(writes_analysis(run=thinking.line), writes("a"))
@@ -185,20 +168,3 @@ def test_a_stop_during_the_retro_leaves_the_retro_of_the_rules(asking: Home) -> 
     assert "no model looked back: the sprint was stopped" in answer.stderr
     assert "missing: the sprint was stopped." in page(asking)
     assert asking.data("inbox")["needs"] == []
-
-
-def test_an_engine_killed_while_the_model_thinks_uses_its_answer(asking: Home) -> None:
-    thinking = asking.gate("thinking")
-    asking.script(writes_analysis(run=thinking.line), writes("a"))
-    running = asking.start_sprint(task("a"))
-    thinking.wait_for_agent()
-    running.kill()
-    (need,) = asking.data("inbox")["needs"]
-    assert need["kind"] == "resume"
-    assert need["why"].startswith("The engine was killed; agent retro (retro) still runs")
-    thinking.open()
-    answer = asking.caloron("resume")
-    assert (answer.code, answer.data["cost_usd"]) == (0, 0.25), answer
-    assert asking.attempts("retro") == 1
-    assert page(asking).endswith("the analysis by stub thinker-1.\n")
-    assert not list(Path(asking.project() / "runs").rglob("workspace"))

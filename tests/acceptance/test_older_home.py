@@ -228,3 +228,20 @@ def test_a_repository_on_this_disk_is_where_the_forge_begins(older: Home) -> Non
     answer = older.sprint(task("a"))
     assert answer.code == 0, answer
     assert shop.merged() == {"kept.txt": "kept", "a.txt": "a"}
+
+
+def test_an_old_tick_state_is_kept_and_does_not_pass_for_the_new_sprints(older: Home) -> None:
+    old = {"state": {"tasks": {"a": {"status": "Done"}}}, "interventions": {"a": 2}, "since": ""}
+    kv = older.path / "kv"
+    kv.mkdir()
+    for name in ("shop-10", "sprint-add-health"):
+        (kv / f"{name}.json").write_text(json.dumps(old))
+    older.set("shop", framework="stub", poll_s=0.2)
+    older.script(writes("a"))
+    answer = older.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert older.state_file("shop-10")["interventions"] == {}
+    assert (older.project("shop") / "forge.git").exists()
+    (kept,) = kv.glob("shop-10.json.foreign-*")
+    assert json.loads(kept.read_bytes()) == old
+    assert json.loads((kv / "sprint-add-health.json").read_bytes()) == old

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import accumulate
 
 from tests.acceptance.checkouts import from_repository
 from tests.support.home import Home, does, task, writes
@@ -130,25 +129,6 @@ def test_a_verification_that_never_ends_is_red(home: Home) -> None:
     assert home.attempts("verify", "a") == 2
     assert home.processes() == []
     assert home.files() == {}
-
-
-def test_never_more_agents_at_once_than_parallel_allows(home: Home) -> None:
-    gate = home.gate("both")
-    line = f"echo came at $(date +%s%N); {gate.line}; echo went at $(date +%s%N)"
-    names = [f"t{n}" for n in range(5)]
-    review = does("review", run=line, output="APPROVED")
-    home.script(*(writes(name, run=line) for name in names), review)
-    running = home.start_sprint(*(task(name) for name in names), options=("--parallel", "2"))
-    gate.wait_for_agent(2)
-    why = [t["why"] for t in home.caloron("why").data["tasks"]]
-    assert why.count("waiting for a free slot (2 of 2 busy)") == 3
-    gate.open()
-    answer = running.wait()
-    assert answer.code == 0, answer
-    came, went = home.printed("came at "), home.printed("went at ")
-    assert (len(came), len(went)) == (10, 10)
-    steps = sorted([(int(at), 1) for at in came] + [(int(at), -1) for at in went])
-    assert max(accumulate(step for _, step in steps)) == 2
 
 
 def test_the_environment_of_an_agent_names_its_role_and_task(home: Home) -> None:
