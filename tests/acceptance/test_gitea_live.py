@@ -8,14 +8,12 @@ import pytest
 
 from tests.acceptance.searching import sources_of_secret
 from tests.support.gitea import Person, Repository, Server
-from tests.support.home import Home
+from tests.support.home import Home, does, task, writes
 from tests.support.live import TOKEN, gitea_options
 from tests.support.sockets import free_port
 from tests.support.wait import process_lives
 
 SECRET = "what-only-the-forge-and-we-know"
-TASK = {"id": "a", "title": "Task a", "agent_prompt": "do a", "depends_on": []}
-WRITES = {"when": {"role": "implement"}, "files": {"a.txt": "a\n"}, "output": "done"}
 
 
 @pytest.fixture
@@ -49,8 +47,8 @@ def test_a_webhook_delivers_an_act_long_before_the_next_poll(
     port, gate = free_port(), home.gate("work")
     home.set(webhook=f"127.0.0.1:{port}", webhook_secret_env="HOOK", poll_s=3600.0)
     repository.webhook(f"http://127.0.0.1:{port}/", SECRET)
-    home.script(WRITES | {"run": gate.line})
-    running = home.start_sprint(TASK)
+    home.script(writes("a", run=gate.line))
+    running = home.start_sprint(task("a"))
     gate.wait_for_agent()
     repository.edit_issue(1, state="closed")
     home.wait_for_status("a", "Cancelled")
@@ -62,8 +60,8 @@ def test_stop_ends_the_agents_of_a_killed_engine_while_the_forge_is_unavailable(
     home: Home, server: Server
 ) -> None:
     gate = home.gate("work")
-    home.script(WRITES | {"run": f"echo half > half.txt; {gate.line}"})
-    running = home.start_sprint(TASK)
+    home.script(writes("a", run=f"echo half > half.txt; {gate.line}"))
+    running = home.start_sprint(task("a"))
     gate.wait_for_agent()
     running.kill()
     server.kill()
@@ -84,10 +82,10 @@ def test_stop_ends_the_agents_of_a_killed_engine_while_the_forge_is_unavailable(
 def test_the_token_is_written_nowhere(home: Home, repository: Repository, ada: Person) -> None:
     """Neither Caloron nor an agent that prints the token writes it to a file."""
     home.script(
-        WRITES | {"output": f"I found {ada.token}", "files": {"a.txt": "a\n"}},
-        {"when": {"role": "review"}, "output": f"I saw {ada.token}\nAPPROVED"},
+        writes("a", output=f"I found {ada.token}"),
+        does("review", output=f"I saw {ada.token}\nAPPROVED"),
     )
-    answer = home.sprint(TASK)
+    answer = home.sprint(task("a"))
     assert answer.statuses == {"a": "Done"}, answer
     assert sources_of_secret(home, ada.token, answer) == []
     for number in (1, 2):
@@ -95,8 +93,8 @@ def test_the_token_is_written_nowhere(home: Home, repository: Repository, ada: P
 
 
 def test_agents_never_get_a_token_even_if_the_settings_pass_it(home: Home) -> None:
-    home.script(WRITES).set(pass_env=[TOKEN])
-    answer = home.sprint(TASK)
+    home.script(writes("a")).set(pass_env=[TOKEN])
+    answer = home.sprint(task("a"))
     assert answer.code == 2
     assert TOKEN in answer.error["message"]
     refused = home.caloron("config", "set", "pass_env", f"HOOK {TOKEN}")

@@ -7,7 +7,6 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ from tests.acceptance.hostile import (
 )
 from tests.acceptance.unprivileged import UnprivilegedHome, can_run_unprivileged
 from tests.integration.agents.test_scope import HOARD, needs_systemd
-from tests.support.home import Home, Running, does, task, writes
+from tests.support.home import Home, does, task, writes
 from tests.support.wait import wait_for
 
 _AS_USER = pytest.param(
@@ -68,38 +67,23 @@ def test_memory_outside_of_any_process_escalates_the_task_and_names_the_limit(ho
     assert set(home.files()) == {"b.txt"}
 
 
-def _daemon(home: Home) -> str:
-    return DAEMON.replace(TRAP, str(home.root / "trapped"))
-
-
-def _daemons(home: Home) -> list[int]:
-    """The processes that an agent of this home left behind, as the machine sees them."""
-    return home.processes("os.setsid()")
-
-
-@contextmanager
-def _a_daemon_at_work(home: Home) -> Iterator[Running]:
-    """A sprint whose first agent waits, with a daemon beside it; later ones just work."""
-    waits = f"{_daemon(home)}; trap '' TERM; {home.gate('waiting').line}"
-    home.script(writes("a", attempt=1, run=waits), writes("a"))
-    running = home.start_sprint(task("a"))
-    wait_for(lambda: home.printed("daemon") and _daemons(home), "a daemon")
-    yield running
-
-
 def _shims(home: Home) -> list[int]:
     return home.processes("agents/supervise/shim.py")
 
 
 @pytest.mark.parametrize("with_shim", [False, True], ids=["engine", "engine and shim"])
 def test_daemons_end_after_a_kill_once_the_sprint_is_resumed(home: Home, with_shim: bool) -> None:
-    with _a_daemon_at_work(home) as running:
-        running.kill()
-        shims = _shims(home)
-        assert shims
-        assert _daemons(home)
-        for pid in shims if with_shim else ():
-            os.kill(pid, signal.SIGKILL)
+    daemon = DAEMON.replace(TRAP, str(home.root / "trapped"))
+    waits = f"{daemon}; trap '' TERM; {home.gate('waiting').line}"
+    home.script(writes("a", attempt=1, run=waits), writes("a"))
+    running = home.start_sprint(task("a"))
+    wait_for(lambda: home.printed("daemon") and home.processes("os.setsid()"), "a daemon")
+    running.kill()
+    shims = _shims(home)
+    assert shims
+    assert home.processes("os.setsid()")
+    for pid in shims if with_shim else ():
+        os.kill(pid, signal.SIGKILL)
     if not with_shim:
         # The death of an engine hurts no agent: it goes on to its end.
         home.gate("waiting").open()
