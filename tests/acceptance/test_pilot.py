@@ -62,7 +62,7 @@ def test_the_demo_sprint_is_merged_on_gitea_and_the_next_sprint_gets_its_lessons
     live = live_project(bare_home, gitea, two_accounts=two_accounts)
     bare_home.script(*_demo(bare_home))
     began = time.monotonic()
-    answer = live.sprint()
+    answer = live.home.sprint()
     took = time.monotonic() - began
     assert answer.code == 0, (answer.stdout, answer.stderr)
     assert answer.statuses == dict.fromkeys(_DIAMOND, "Done")
@@ -129,7 +129,7 @@ def _second_sprint(live: Live) -> None:
     home = live.home
     plan = json.dumps([task("rounding")])
     home.script(does("po", output=plan), writes("rounding"), default="APPROVED")
-    answer = live.sprint()
+    answer = live.home.sprint()
     assert answer.code == 0, (answer.stdout, answer.stderr)
     prompt = home.prompts("po", sprint="demo-2")[0]
     assert "nobody said how numbers are rounded" in prompt

@@ -16,14 +16,11 @@ from tests.chaos.matrix import Cell, cpu_seconds, representatives, run_cells, su
 from tests.chaos.recorder import Point, record
 from tests.chaos.world import World, new_world
 from tests.support.git import git
+from tests.support.home import does, task, writes
 
 _ENOUGH = 0.8
 
 
-PLAN = [
-    {"id": "a", "title": "A", "agent_prompt": "write a", "depends_on": []},
-    {"id": "b", "title": "B", "agent_prompt": "write b", "depends_on": ["a"]},
-]
 _READING = "reading b"
 _PUSHED = "pushed"
 
@@ -38,19 +35,16 @@ def smallest_sprint(folder: Path) -> World:
 
 
 def _responses(shown: Path) -> list[dict[str, Any]]:
+    waits = f"echo {_READING}; while [ ! -e {shown}/{_PUSHED} ]; do sleep 0.02; done"
     return [
-        {"when": {"role": "po"}, "output": f"The plan:\n{json.dumps(PLAN)}"},
-        {"when": {"role": "implement", "task": "a"}, "files": {"a.txt": "a\n"}, "output": "done"},
-        {"when": {"role": "review", "task": "a", "round": 1}, "output": "CHANGES_NEEDED: more"},
-        {"when": {"role": "fix", "task": "a"}, "files": {"a.txt": "more a\n"}, "output": "done"},
-        {"when": {"role": "implement", "task": "b"}, "files": {"b.txt": "b\n"}, "output": "done"},
-        {
-            "when": {"role": "review", "task": "b", "round": 1},
-            "run": f"echo {_READING}; while [ ! -e {shown}/{_PUSHED} ]; do sleep 0.02; done",
-            "output": "APPROVED",
-        },
-        {"when": {"role": "resolve"}, "files": {"b.txt": "b and theirs\n"}, "output": "done"},
-        {"when": {"role": "review"}, "output": "fine\nAPPROVED"},
+        does("po", output=f"The plan:\n{json.dumps([task('a'), task('b', 'a')])}"),
+        writes("a", output="done"),
+        does("review", "a", round=1, output="CHANGES_NEEDED: more"),
+        does("fix", "a", files={"a.txt": "more a\n"}, output="done"),
+        writes("b", output="done"),
+        does("review", "b", round=1, run=waits, output="APPROVED"),
+        does("resolve", files={"b.txt": "b and theirs\n"}, output="done"),
+        does("review", output="fine\nAPPROVED"),
     ]
 
 

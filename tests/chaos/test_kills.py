@@ -15,11 +15,11 @@ import pytest
 from tests.chaos.forms import final_form, lost_work
 from tests.chaos.matrix import problems_of
 from tests.chaos.world import SPRINT, World, new_world
+from tests.support.home import does, task, writes
 from tests.support.wait import wait_for
 
-PLAN = [{"id": "a", "title": "A", "agent_prompt": "write a", "depends_on": []}]
-PLANNER = {"when": {"role": "po"}, "output": json.dumps(PLAN)}
-REVIEW = {"when": {"role": "review"}, "output": "APPROVED"}
+PLANNER = does("po", output=json.dumps([task("a")]))
+REVIEW = does("review", output="APPROVED")
 
 
 @pytest.fixture
@@ -30,17 +30,8 @@ def world(tmp_path: Path) -> Iterator[World]:
     world.kill_everything()
 
 
-def prints(name: str, **more: Any) -> dict[str, Any]:
-    """Let an agent print a line each time it runs."""
-    return {"run": f"echo {name}"} | more
-
-
 def times(name: str, world: World) -> int:
     return world.count_printed(name)
-
-
-def writes_a(**more: Any) -> dict[str, Any]:
-    return {"when": {"role": "implement"}, "files": {"a.txt": "a\n"}, "output": "done"} | more
 
 
 def shims(world: World, role: str = "") -> list[int]:
@@ -78,7 +69,7 @@ def test_an_engine_killed_while_the_planner_thinks_goes_on_with_the_same_planner
 ) -> None:
     """The goal is recorded before the planner is asked."""
     wait = f"echo asked; while [ ! -e {world.gates}/open ]; do sleep 0.05; done"
-    world.script(PLANNER | {"run": wait}, writes_a(), REVIEW)
+    world.script(PLANNER | {"run": wait}, writes("a"), REVIEW)
     engine = world.begin("sprint", "what I want", "--yes")
     wait_for(partial(times, "asked", world), "a planner at work")
     kill(engine.pid)
@@ -103,7 +94,7 @@ def test_an_engine_killed_while_the_planner_thinks_goes_on_with_the_same_planner
     ],
 )
 def test_a_planner_that_has_answered_is_not_asked_again(world: World, point: str) -> None:
-    world.script(PLANNER | prints("asked"), writes_a(), REVIEW)
+    world.script(PLANNER | {"run": "echo asked"}, writes("a"), REVIEW)
     killed = world.root / "killed"
     code = world.run("sprint", "goal", "--yes", CALORON_CRASH_AT=f"{point}|{killed}")
     if code == -signal.SIGKILL:
@@ -126,7 +117,7 @@ def test_a_shim_killed_in_any_role_leaves_no_process_and_its_work_is_repeated(
     wait = 'echo at work; [ "$CALORON_ATTEMPT" != 1 ] || sleep 600'
     if role == "verify":
         world.set(verify=wait)
-    others: tuple[dict[str, Any], ...] = (PLANNER, writes_a(), REVIEW)
+    others: tuple[dict[str, Any], ...] = (PLANNER, writes("a"), REVIEW)
     world.script(*(r | ({"run": wait} if r["when"]["role"] == role else {}) for r in others))
     engine = world.begin("sprint", "goal", "--yes")
     wait_for(partial(times, "at work", world), f"the {role} at work")
@@ -143,7 +134,7 @@ def test_a_shim_killed_in_any_role_leaves_no_process_and_its_work_is_repeated(
 
 
 def test_work_of_an_agent_that_ended_without_an_engine_is_used(world: World) -> None:
-    world.script(PLANNER, writes_a(**prints("worked"), sleep_s=0.5), REVIEW)
+    world.script(PLANNER, writes("a", run="echo worked", sleep_s=0.5), REVIEW)
     engine = world.begin("sprint", "goal", "--yes")
     wait_for(partial(at_work, world), "an agent at work")
     kill(engine.pid)
@@ -159,12 +150,8 @@ def test_work_of_an_agent_that_ended_without_an_engine_is_used(world: World) -> 
 def test_what_an_agent_had_written_when_it_was_killed_is_kept_under_a_salvage_ref(
     world: World,
 ) -> None:
-    half = writes_a(
-        when={"role": "implement", "attempt": 1},
-        files={"half.txt": "half of it\n"},
-        run="echo written; sleep 60",
-    )
-    world.script(PLANNER, half, writes_a(), REVIEW)
+    half = writes("a", {"half.txt": "half of it\n"}, attempt=1, run="echo written; sleep 60")
+    world.script(PLANNER, half, writes("a"), REVIEW)
     engine = world.begin("sprint", "goal", "--yes")
     wait_for(partial(times, "written", world), "some work")
     kill(engine.pid, *shims(world))
@@ -182,8 +169,8 @@ def test_a_frozen_agent_whose_lease_was_taken_back_is_ended_by_the_next_engine(
     world: World,
 ) -> None:
     """The engine that took the lease back died before it could stop the agent."""
-    slow = writes_a(when={"role": "implement", "attempt": 1}, sleep_s=600)
-    world.script(PLANNER, slow, writes_a(), REVIEW)
+    slow = writes("a", attempt=1, sleep_s=600)
+    world.script(PLANNER, slow, writes("a"), REVIEW)
     point = f"engine|interrupt.after_commit|1|{world.root}/killed"
     engine = world.begin("sprint", "goal", "--yes", CALORON_CRASH_AT=point)
     wait_for(partial(at_work, world), "an agent at work")
@@ -198,7 +185,7 @@ def test_a_frozen_agent_whose_lease_was_taken_back_is_ended_by_the_next_engine(
 
 
 def test_work_that_is_not_in_main_is_noticed_whatever_the_status_says(world: World) -> None:
-    world.script(PLANNER, writes_a(), REVIEW)
+    world.script(PLANNER, writes("a"), REVIEW)
     assert world.run("sprint", "goal", "--yes") == 0, world.log()
     assert lost_work(world) == []
     world.work = {"a": {"a.txt": "a", "b.txt": "b"}}

@@ -398,7 +398,7 @@ def task(name: str, *after: str, **fields: Any) -> dict[str, Any]:
     } | fields
 
 
-def does(role: str, task: str = "", **what: Any) -> dict[str, Any]:
+def does(role: str, task: str | list[str] = "", **what: Any) -> dict[str, Any]:
     """A response of the scripted agent; `attempt` and `round` are conditions."""
     conditions = {"attempt", "round"} & what.keys()
     when = {"role": role} | {name: what.pop(name) for name in conditions}

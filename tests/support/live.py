@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.gitea import Gitea, Repository, Server
-from tests.support.home import Answer, Home
+from tests.support.home import Home
 
 #: Variables of the user with the tokens of the two accounts.
 TOKEN, REVIEWER_TOKEN = "THE_FORGE_TOKEN", "THE_REVIEWER_TOKEN"
@@ -64,11 +64,8 @@ class Live:
     #: A person who takes part: a collaborator with an account of her own.
     ada: Repository
 
-    def sprint(self, *tasks: dict[str, Any], options: tuple[str, ...] = ()) -> Answer:
-        return self.home.sprint(*tasks, options=options)
 
-
-def live_project(home: Home, gitea: Gitea, *, two_accounts: bool = False, **settings: Any) -> Live:
+def live_project(home: Home, gitea: Gitea, *, two_accounts: bool = False) -> Live:
     """A repository of its own on the server, and a project for it in this home."""
     robot, ada = gitea.person("robot"), gitea.person("ada")
     repository = gitea.repository(robot)
@@ -78,7 +75,7 @@ def live_project(home: Home, gitea: Gitea, *, two_accounts: bool = False, **sett
         reviewer = gitea.person("second")
         repository.collaborator(reviewer)
         home.environment[REVIEWER_TOKEN] = reviewer.token
-    home.init("demo", *gitea_options(repository, reviewer=two_accounts), **settings)
+    home.init("demo", *gitea_options(repository, reviewer=two_accounts))
     return Live(home, repository, repository.acting_as(ada))
 
 
