@@ -13,10 +13,10 @@ import subprocess
 import sys
 import termios
 import time
+from collections import Counter
 from pathlib import Path
 
 from tests.support.home import Home
-from tests.support.projects import naming_project
 
 _STEERING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -27,7 +27,7 @@ class Terminal:
     def __init__(
         self, home: Home, *arguments: str, cwd: Path | None = None, columns: int = 120, **env: str
     ) -> None:
-        words = arguments if cwd else naming_project(arguments, home.path)
+        words = arguments if cwd else home.naming_project(arguments)
         self._handle, other = pty.openpty()
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         self._process = subprocess.Popen(
@@ -57,8 +57,13 @@ class Terminal:
     def interrupt(self) -> None:
         self._process.send_signal(signal.SIGINT)
 
-    def end(self) -> tuple[int, str]:
-        """The exit code, and everything that was on the screen, without its colours."""
+    def end(self, *dialogue: tuple[str, str]) -> tuple[int, str]:
+        """Answer these questions in turn, and return the exit code and the text of the screen."""
+        asked: Counter[str] = Counter()
+        for question, answer in dialogue:
+            asked[question] += 1
+            self.read_until(question, times=asked[question])
+            self.type(f"{answer}\n")
         while self._read():
             pass
         os.close(self._handle)

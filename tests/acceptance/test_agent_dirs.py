@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
-import sqlite3
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.home import Home, does, task, writes
-from tests.support.wait import process_lives, wait_for
+from tests.support.wait import wait_for
 
 
 def _cycle(home: Home) -> dict[str, Any]:
@@ -61,50 +59,6 @@ def test_a_crashed_cycle_is_in_the_next_prompt_with_its_number_and_its_last_step
     assert "Cycle 2 ended as success" in home.caloron("agents", "show", "a", json=False).stdout
     assert (Path(shown.data["agent_dir"]) / "dashboard.md").read_text().startswith("#")
     assert len(shown.data["retros"]) == 1
-
-
-def test_a_folder_that_is_deleted_or_damaged_is_written_again(home: Home) -> None:
-    home.script(writes("a"), writes("b"))
-    assert home.sprint(task("a")).code == 0
-    folder = home.project() / "agents"
-    (folder / "a" / "persona.md").write_text("patient")
-    (folder / "a" / "state.sqlite").write_bytes(b"not a database" * 100)
-    shutil.rmtree(folder / "reviewer-1")
-    shown = home.caloron("agents", "show", "a").data
-    assert [wrong["target"] for wrong in shown["differences"]] == ["state.sqlite"]
-    assert (shown["cycle"]["number"], len(shown["queue"])) == (1, 1)
-    answer = home.sprint(task("a"), task("b"))
-    assert answer.code == 0, answer
-    # Files of people stay; only the damaged database is set aside.
-    assert (folder / "a" / "persona.md").read_text() == "patient"
-    assert len(list((folder / "a").glob("state.sqlite.corrupt-*[0-9]"))) == 1
-    shown = home.caloron("agents", "show", "a").data
-    assert len(shown["queue"]) >= 2
-    assert "In progress" not in shown["about"]
-    assert len(home.caloron("agents", "show", "reviewer-1").data["queue"]) >= 2
-
-
-def test_the_reviewer_of_two_parallel_tasks_has_a_single_cycle(home: Home) -> None:
-    gate = home.gate("reviews")
-    review = does("review", run=gate.line, output="APPROVED")
-    home.script(review, writes("a"), writes("b"))
-    running = home.start_sprint(task("a"), task("b"))
-    gate.wait_for_agent(2)
-    pids = home.processes("stub")
-    assert all(process_lives(pid) for pid in pids)
-    gate.open()
-    assert running.wait().code == 0
-    shown = home.caloron("agents", "show", "reviewer-1").data
-    assert len(shown["queue"]) == 2
-    assert shown["cycle"]["status"] == "ended"
-
-
-def test_a_folder_that_cannot_be_written_stops_no_sprint(home: Home) -> None:
-    (home.project() / "agents").write_text("in the way")
-    home.script(writes("a"))
-    answer = home.sprint(task("a"))
-    assert answer.code == 0, answer
-    assert "the folder of agent a is not updated" in answer.stderr
 
 
 def test_persona_context_and_errands_of_people_are_in_the_next_prompt(home: Home) -> None:
@@ -155,17 +109,6 @@ def test_the_cycles_of_a_sprint_are_shown_where_others_are(home: Home) -> None:
     own = home.caloron("cycle", "log", "a").data
     assert [entry["event"] for entry in own["entries"]] == ["begin"]
     assert "--project demo" in own["notices"][0]
-
-
-def test_a_work_item_that_was_changed_by_hand_is_reported(home: Home) -> None:
-    home.script(writes("a"))
-    assert home.sprint(task("a")).code == 0
-    with sqlite3.connect(home.project() / "agents" / "a" / "state.sqlite") as connection:
-        connection.execute("UPDATE work_items SET status = 'failed'")
-    shown = home.caloron("agents", "show", "a", json=False).stdout
-    assert "failed here, and done by the ledger" in shown
-    assert home.caloron("state", "verify", "--repair").code == 0
-    assert home.caloron("agents", "show", "a").data["differences"] == []
 
 
 _FEEDBACK = """

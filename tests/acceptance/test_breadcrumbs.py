@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.gitea_home import GiteaHome
 from tests.support.gitea import Server
 from tests.support.home import Home, does, task, writes
+from tests.support.live import GiteaHome
 
 pytestmark = pytest.mark.usefixtures("user_without_hermes")
 
@@ -138,37 +138,6 @@ def crumb(home: Home, *options: str) -> dict[str, Any]:
     return answer.data
 
 
-def check_alone(home: Home, number: int) -> None:
-    """An agent without a sprint, three wakes on one issue."""
-    option = ("--issue", str(number))
-    before = body_of(home, number, pull=False)
-    wake(home, "read the code")
-    assert crumb(home)["written"] is None
-    assert home.comments(number) == []
-    first = crumb(home, *option)["written"]
-    assert (first["done"], first["section"]) == (1, False)
-    assert body_of(home, number, pull=False) == before
-
-    wake(home, "asked @ada, see fixes #3", next="write the test")
-    assert home.caloron("cycle", "breadcrumb", "allegro", *option, "--dry-run").code == 9
-    assert len(home.comments(number)) == 1
-    second = crumb(home, *option)["written"]
-    assert (second["comment"], second["done"], second["section"]) == (first["comment"], 2, True)
-    assert crumb(home, *option)["written"]["done"] == 0
-
-    for _ in range(2):
-        wake(home, "wrote a test")
-    assert crumb(home, *option)["slice_it"]
-    (comment,) = home.comments(number)
-    body = body_of(home, number, pull=False)
-    assert body.startswith(before)
-    assert body.count(SECTION) == 1
-    for text in (comment, body):
-        assert "allegro, cycle 4" in text
-        assert "more than 3 cycles: cut it smaller" in text
-        assert "cycle 2" not in text
-
-
 def test_an_agent_without_a_sprint_keeps_one_comment_and_one_section(home: Home) -> None:
     home.script(writes("a"))
     assert home.sprint(task("a")).code == 0
@@ -180,13 +149,6 @@ def test_an_agent_without_a_sprint_keeps_one_comment_and_one_section(home: Home)
     assert len([comment for comment in comments if "allegro" in comment["body"]]) == 1
     assert home.caloron("cycle", "breadcrumb", "allegro", "--issue", "2").code == 3
     assert home.caloron("state", "verify").code == 0
-
-
-def test_on_gitea_an_agent_without_a_sprint_keeps_one_comment_and_one_section(
-    on_gitea: GiteaHome,
-) -> None:
-    number = on_gitea.repository.open_issue("Broken", "It is broken.\r\n\r\nVery.")["number"]
-    check_alone(on_gitea, number)
 
 
 def test_on_gitea_a_deleted_comment_of_an_agent_is_not_written_again(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 
 import pytest
 
+from tests.acceptance.searching import sources_of_secret
 from tests.support.claude import claude
 from tests.support.home import Home, task
 from tests.support.model_server import (
@@ -18,10 +18,8 @@ from tests.support.model_server import (
     Turn,
     Use,
     bash,
-    too_many,
     write,
 )
-from tests.support.wait import wait_for
 
 _KEY = "sk-ant-planted-key-4711"
 _PLANS = "You are the product owner"
@@ -89,13 +87,7 @@ def test_claude_code_plans_writes_fixes_in_the_same_conversation_and_is_merged(
     assert answer.data["cost_usd"] > 0
     assert answer.tasks["greet"]["cost_usd"] > 0
     assert answer.tasks["greet"]["tokens"] > 0
-    assert key_is_in_no_file(home)
-
-
-def key_is_in_no_file(home: Home) -> bool:
-    files = [file for file in home.path.rglob("*") if file.is_file() and not file.is_symlink()]
-    assert files
-    return not any(_KEY.encode() in file.read_bytes() for file in files)
+    assert sources_of_secret(home, _KEY) == []
 
 
 def test_the_retro_in_auto_mode_repeats_its_question_until_the_answer_is_json(
@@ -135,34 +127,6 @@ def test_the_retro_in_auto_mode_repeats_its_question_until_the_answer_is_json(
     assert f"the analysis by {retro['model_analysis']['by']}." in page
 
 
-def test_a_sprint_waits_for_an_exhausted_quota_without_a_failure(
-    home: Home, model: ModelServer
-) -> None:
-    del home.environment["ANTHROPIC_API_KEY"]
-    home.environment["CLAUDE_CODE_OAUTH_TOKEN"] = _KEY
-    reset = int(time.time()) + 20
-    limits = {"status": "rejected", "reset": str(reset), "representative_claim": "five_hour"}
-    headers = {f"anthropic_ratelimit_unified_{name}": value for name, value in limits.items()}
-    rule = implements()
-    rule.faults = [too_many(20, **headers)]
-    model.rules.append(rule)
-    running = home.start_sprint(task("greet"))
-
-    def why() -> str:
-        answer = home.caloron("why", json=False)
-        return answer.stdout if "quota until" in answer.stdout else ""
-
-    assert "claude-code" in wait_for(why, "`caloron why` says until when the quota lasts")
-    assert time.time() < reset
-    assert len(asked_to(model, _IMPLEMENTS)) == 1
-    answer = running.wait()
-    assert time.time() >= reset
-    assert (answer.code, answer.statuses) == (0, {"greet": "Done"}), answer
-    assert home.escalations() == []
-    assert home.state_file()["state"]["tasks"]["greet"].get("failures", 0) == 0
-    assert key_is_in_no_file(home)
-
-
 def test_an_agent_whose_model_hangs_is_restarted_in_its_conversation(
     home: Home, model: ModelServer
 ) -> None:
@@ -179,50 +143,3 @@ def test_an_agent_whose_model_hangs_is_restarted_in_its_conversation(
     comments = "\n".join(home.comments(home.issues()[0]["number"]))
     assert "The agent is restarted" in comments
     assert "I begin." in asked_to(model, "were interrupted")[0].text
-
-
-def test_a_missing_cli_or_key_is_reported_before_anything_begins(home: Home) -> None:
-    home.environment["CALORON_CLAUDE"] = "/nowhere/claude"
-    refused = home.sprint(task("greet"))
-    assert refused.code == 8, refused
-    assert "Claude Code is not installed" in refused.error["message"]
-    home.environment["CALORON_CLAUDE"] = str(claude())
-    del home.environment["ANTHROPIC_API_KEY"]
-    home.environment["HOME"] = str(home.root)
-    refused = home.sprint(task("greet"))
-    assert refused.code == 8, refused
-    assert "ANTHROPIC_API_KEY" in refused.error["hint"]
-    assert home.issues() == []
-
-
-_FEEDBACK = """
----
-caloron_feedback:
-  task_clarity: 9
-  blockers: []
-  self_assessment: completed
-  notes: ""
----"""
-
-
-def test_the_closing_words_are_shown_without_the_feedback_block_and_json(
-    home: Home, model: ModelServer
-) -> None:
-    model.rules[:] = [
-        implements(
-            [write(_FILE, "print('hello')\n")], [f"I wrote greet.py and ran it.\n{_FEEDBACK}"]
-        ),
-        Rule((_REVIEWS,), [["CHANGES_NEEDED: greet the world"]]),
-        Rule((_FIXES,), [[f"Nothing else to fix.\n{_FEEDBACK}"]]),
-    ]
-    answer = home.sprint(task("greet"))
-    assert answer.tasks["greet"]["reason"].endswith("changed nothing: Nothing else to fix.")
-    pages = [
-        home.caloron(*words, json=False).stdout
-        for words in (("trace", "greet"), ("agents", "show", "greet"), ("report",), ("inbox",))
-    ]
-    assert "(I wrote greet.py and ran it.)" in pages[0]
-    for page in (*pages, asked_to(model, _FIXES)[-1].prompt.partition("[end")[0]):
-        assert ": ---" not in page
-        assert "(---)" not in page
-        assert '{"type"' not in page

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import signal
 import sys
 
-from caloron.agents.supervise.processes import children
 from tests.support.home import Home, does, task, writes
-from tests.support.wait import process_lives
 
 
 def test_a_failed_task_blocks_its_dependents_until_a_person_releases_it(home: Home) -> None:
@@ -123,49 +118,6 @@ def test_damage_to_its_repository_and_its_exit_code_harm_no_work(home: Home) -> 
     assert b"mine" in home.git("log", "--format=%s", "main")
 
 
-def test_an_agent_whose_shim_or_sandbox_is_killed_is_interrupted_and_not_failed(
-    home: Home,
-) -> None:
-    """Three kills would need a person if they counted as failures."""
-    writing = home.gate("writing")
-    home.script(writes("a", run=writing.line))
-    running = home.start_sprint(task("a"))
-    for attempt, victim in enumerate(("shim", "outside", "inside"), start=1):
-        writing.wait_for_agent(attempt)
-        if victim == "shim":
-            shims = [json.loads(file.read_bytes())["pid"] for file in home.run_files("shim.json")]
-            (pid,) = filter(process_lives, shims)
-        else:
-            # The shim started bubblewrap, which started the first process inside.
-            outer = min(home.processes("bwrap"))
-            pid = outer if victim == "outside" else children(outer)[0]
-        os.kill(pid, signal.SIGKILL)
-    writing.wait_for_agent(4)
-    writing.open()
-    answer = running.wait()
-    assert answer.code == 0, answer
-    assert home.escalations() == []
-    assert home.files() == {"a.txt": b"a\n"}
-
-
-def test_an_agent_that_kills_every_process_ends_only_itself(home: Home) -> None:
-    """The sandbox hides its shim and the agents of other tasks from its kill."""
-    other = home.gate("other")
-    home.script(does("implement", "a", run="kill -9 -1; sleep 600"), writes("b", run=other.line))
-    running = home.start_sprint(task("a"), task("b"))
-    other.wait_for_agent()
-    home.wait_for_status("a", "Escalated")
-    other.open()
-    answer = running.wait()
-    assert answer.code == 10, answer
-    assert answer.statuses == {"a": "Escalated", "b": "Done"}
-    # Its end was seen and written down by its own shim: both attempts failed, none was lost.
-    assert "exit code 137" in answer.tasks["a"]["why"]
-    assert (home.attempts("implement", "a"), home.attempts("implement", "b")) == (2, 1)
-    reasons = [event["reason"] for event in home.events("work_item_reopened")]
-    assert reasons == ["the agent ended with exit code 137: no output"]
-
-
 def test_a_framework_that_is_not_set_up_fails_only_its_task(
     home: Home,
 ) -> None:
@@ -177,59 +129,30 @@ def test_a_framework_that_is_not_set_up_fails_only_its_task(
     assert "`command` has no command" in answer.tasks["a"]["why"]
 
 
-def test_a_killed_git_of_the_engine_is_not_a_failure_of_the_agent(
-    home: Home,
-) -> None:
-    """The first three checkouts of workspaces die of a signal."""
-    real, programs = shutil.which("git"), home.root / "bin"
-    programs.mkdir()
-    count = home.root / "killed"
-    script = (
-        f'#!/bin/sh\ncase " $* " in *" checkout "*) if [ "$(cat {count} | wc -c)" -lt 3 ]; then'
-        f" printf x >> {count}; kill -9 $$; fi;; esac\n"
-        f'exec {real} "$@"\n'
-    )
-    count.touch()
-    (programs / "git").write_text(script)
-    (programs / "git").chmod(0o755)
-    home.environment["PATH"] = f"{programs}:{home.environment['PATH']}"
-    home.script(writes("a"))
-    answer = home.sprint(task("a"))
-    assert count.read_text() == "xxx"
-    assert answer.code == 0, answer
-    assert home.files() == {"a.txt": b"a\n"}
-
-
+#: Caloron with a rule of the sprint that fails while a change is being merged.
 _DEFECT = """
 from caloron.cli.start import run
 from caloron.domain.rules import evaluate, workflow
-owner = workflow.pulls if hasattr(workflow.pulls, "{name}") else workflow.queue
-real = owner.{name}
+real = workflow.queue.advance_merge_queue
 
-def {name}(turn):
+def advance_merge_queue(turn):
     real(turn)
-    if {when}:
+    if any(task.merge.merging for task in turn.state.tasks.values()):
         raise KeyError("a defect")
 
-owner.{name} = evaluate.{name} = {name}
+workflow.queue.advance_merge_queue = evaluate.advance_merge_queue = advance_merge_queue
 workflow.QUEUES = tuple(
-    rule._replace(do={name}) if rule.do is real else rule for rule in workflow.QUEUES
+    rule._replace(do=advance_merge_queue) if rule.do is real else rule for rule in workflow.QUEUES
 )
 run()
 """
 
 
-def _with_a_defect(home: Home, name: str, when: str) -> tuple[str, ...]:
-    """Caloron with a rule of the sprint that fails at some moments."""
-    file = home.root / "defect.py"
-    file.write_text(_DEFECT.format(name=name, when=when))
-    return (sys.executable, str(file))
-
-
 def test_a_rule_of_the_sprint_that_fails_pauses_the_sprint_and_nothing_is_lost(home: Home) -> None:
     upgraded = home.program
-    merging = "any(task.merge.merging for task in turn.state.tasks.values())"
-    home.program = _with_a_defect(home, "advance_merge_queue", merging)
+    file = home.root / "defect.py"
+    file.write_text(_DEFECT)
+    home.program = (sys.executable, str(file))
     home.script(writes("a"), writes("b"))
     paused = home.sprint(task("a"), task("b", "a"))
     reason = "internal error in rule advance_merge_queue: KeyError('a defect')"
@@ -248,33 +171,3 @@ def test_a_rule_of_the_sprint_that_fails_pauses_the_sprint_and_nothing_is_lost(h
     assert answer.code == 0, answer
     assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
     assert len(home.pulls()) == 2
-
-
-def test_a_visit_of_cron_to_a_sprint_that_a_failed_rule_paused_ends(home: Home) -> None:
-    upgraded = home.program
-    home.script(writes("a"))
-    assert home.sprint(task("a"), options=("--begin-only",)).code == 0
-    home.program = _with_a_defect(home, "bind", "True")
-    versions = set()
-    for _ in range(2):
-        answer = home.caloron("tick")
-        assert "internal error in rule bind" in answer.stdout, answer
-        with home.ledger() as ledger:
-            versions.add(ledger.execute("SELECT version FROM sprints").fetchone()[0])
-    # A tick with the same decision writes nothing.
-    assert len(versions) == 1
-    home.program = upgraded
-    assert home.caloron("resume").code == 0
-    assert home.files() == {"a.txt": b"a\n"}
-
-
-def test_a_discard_that_a_failed_rule_stops_names_it_and_can_be_repeated(home: Home) -> None:
-    upgraded = home.program
-    home.script(does("implement", "a", exit_code=1))
-    assert home.sprint(task("a")).code == 10
-    home.program = _with_a_defect(home, "bind", "True")
-    answer = home.caloron("discard", "--yes")
-    assert "internal error in rule bind" in answer.error["message"], answer
-    home.program = upgraded
-    assert home.caloron("discard", "--yes").code == 0
-    assert [issue for issue in home.issues() if issue["state"] == "open"] == []

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.acceptance.checkouts import Repository, repository, writes_file
-from tests.acceptance.repositories import path_without
+from tests.acceptance.checkouts import Repository, path_without, repository, writes_file
 from tests.support.home import Home
 
 
@@ -61,6 +58,12 @@ def test_a_dry_run_names_the_project_and_creates_nothing(shop: Repository) -> No
     assert not shop.home.path.exists()
 
 
+def _next_sprint(shop: Repository, *options: str) -> str:
+    """Return the id that a sprint would get here."""
+    answer = shop.sprint("go", *options, "--dry-run")
+    return str(answer.json["planned_actions"][0]["target"])
+
+
 def test_the_repository_beats_the_active_project_and_an_explicit_project_beats_both(
     shop: Repository,
 ) -> None:
@@ -68,10 +71,10 @@ def test_the_repository_beats_the_active_project_and_an_explicit_project_beats_b
     other = repository(shop.home, "other")
     assert other.sprint().data["project"] == "other"
     assert shop.home.caloron("projects", "list").data["active"] == "other"
-    assert shop.sprint().data["project"] == "shop"
+    assert _next_sprint(shop) == "shop-2"
     assert shop.caloron("status").data["project"] == "shop"
     assert shop.home.caloron("status").data["project"] == "other"
-    assert shop.sprint("go", "--project", "other").data["sprint_id"] == "other-2"
+    assert _next_sprint(shop, "--project", "other") == "other-2"
     # A command for copying names the project only where that is needed.
     shop.home.script(writes_file("b.txt"))
     elsewhere = shop.home.caloron(
@@ -108,16 +111,6 @@ def test_without_an_agent_cli_the_error_lists_the_frameworks(
     assert shop.caloron("sprint", "go", "--framework", "abacus").code == 2
     assert shop.caloron("sprint", "go", "--framework", "command").code == 2
     assert not shop.home.path.exists()
-
-
-def test_claude_on_path_is_chosen(shop: Repository) -> None:
-    folder = Path(path_without(shop.home, "claude"))
-    shutil.copy(shutil.which("true") or "", folder / "claude")
-    answer = shop.caloron(
-        "sprint", "go", "--single", "--dry-run", PATH=str(folder), ANTHROPIC_API_KEY="k" * 40
-    )
-    assert answer.code == 9, answer
-    assert answer.json["planned_actions"][0]["setup"]["framework"] == "claude-code"
 
 
 def test_an_existing_project_keeps_its_framework(shop: Repository) -> None:
@@ -158,7 +151,7 @@ def test_a_start_that_fails_leaves_no_project(shop: Repository) -> None:
     shop.commit(".gitattributes", "*.bin filter=lfs\n")
     refused = shop.sprint()
     assert refused.code == 8
-    assert "LFS" in refused.error["message"]
+    assert "Git LFS (.gitattributes)" in refused.error["message"]
     assert _projects(shop.home) == []
     assert not (shop.home.path / "active").exists()
     shop.git("rm", "-q", ".gitattributes")
@@ -289,14 +282,6 @@ def test_without_a_name_in_git_a_sprint_runs_and_a_fast_forward_is_taken(shop: R
     assert (shop.path / "new.txt").exists()
 
 
-def test_doctor_without_a_project_names_the_framework(bare_home: Home) -> None:
-    bare_home.environment["CALORON_CLAUDE"] = "no-such-program"
-    answer = bare_home.caloron("doctor")
-    assert answer.code == 8, answer
-    assert answer.error["message"] == "agents cannot run here: framework"
-    assert "--framework" in answer.error["hint"]
-
-
 def test_two_first_sprints_at_the_same_moment_create_a_single_project(shop: Repository) -> None:
     line = ("sprint", "go", "--single", "--yes", "--framework", "stub", "--unsandboxed")
     both = [
@@ -314,11 +299,8 @@ def test_two_first_sprints_at_the_same_moment_create_a_single_project(shop: Repo
     assert _projects(shop.home) == ["shop"]
 
 
-@pytest.mark.parametrize(
-    "damaged", ["framework: [1\n", "", 'repo: "/half\n', "repo: [1]\n", "\0\0"]
-)
 def test_a_damaged_configuration_never_makes_commands_act_on_another_project(
-    bare_home: Home, damaged: str
+    bare_home: Home,
 ) -> None:
     bare_home.caloron("init", "other", "--framework", "stub")
     shop = repository(bare_home)
@@ -327,7 +309,6 @@ def test_a_damaged_configuration_never_makes_commands_act_on_another_project(
     )
     assert bare_home.caloron("projects", "switch", "other").code == 0
     file = bare_home.project("shop") / "config.yml"
-    file.write_text(damaged)
     commands = (
         ("status",),
         ("inbox",),
@@ -335,12 +316,14 @@ def test_a_damaged_configuration_never_makes_commands_act_on_another_project(
         ("config", "set", "verify", "true"),
         ("sprint", "go", "--framework", "stub"),
     )
-    for command in commands:
-        answer = shop.caloron(*command)
-        assert answer.code == 2, answer
-        assert str(file) in answer.error["message"]
-    assert _projects(bare_home) == ["other", "shop"]
-    assert file.read_text() == damaged
+    for damaged in ("framework: [1\n", "", 'repo: "/half\n', "repo: [1]\n", "\0\0"):
+        file.write_text(damaged)
+        for command in commands:
+            answer = shop.caloron(*command)
+            assert answer.code == 2, answer
+            assert str(file) in answer.error["message"]
+        assert _projects(bare_home) == ["other", "shop"]
+        assert file.read_text() == damaged
     assert shop.caloron("status", "--project", "other").code == 0
     # Outside of the repository no command asks for that project.
     assert bare_home.caloron("status").data["project"] == "other"

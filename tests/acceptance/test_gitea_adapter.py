@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from caloron.domain.model.snapshots import (
     BranchSnapshot,
     PullSnapshot,
-    ReviewSnapshot,
     Snapshot,
 )
 from caloron.errors import (
@@ -213,22 +211,6 @@ def test_a_pull_request_that_a_person_retargets_is_closed_and_not_merged(
     assert repository.pull(pull.number)["state"] == "closed"
 
 
-def test_a_deleted_branch_closes_its_pull_request_and_keeps_its_name(
-    forge: RemoteForge, work: Work, repository: Repository
-) -> None:
-    pull = work.open_pull("agent/login/s-1")
-    watch = Watch(forge)
-    repository.who.delete(f"{repository.path}/branches/agent%2Flogin%2Fs-1")
-    pull_snapshot = wait_for(
-        lambda: next((s for s in watch.poll() if isinstance(s, PullSnapshot)), None)
-    )
-    assert (pull_snapshot.state, pull_snapshot.branch, pull_snapshot.head) == (
-        "closed",
-        pull.branch,
-        pull.head,
-    )
-
-
 def test_labels_are_made_once_however_many_threads_need_them(
     forge: RemoteForge, repository: Repository
 ) -> None:
@@ -265,38 +247,6 @@ def test_a_duplicate_or_removed_label_is_harmless(
     done = next(label["id"] for label in repository.labels() if label["name"] == "caloron:done")
     repository.who.delete(f"{repository.path}/labels/{done}")
     assert forge.label(issue, "caloron:done").labels == ("caloron:done",)
-
-
-def verdict(word: str, pull: PullSnapshot, claim: int) -> str:
-    return f"{word}\n\nbecause\n\n<!-- caloron:review/{pull.number}/{pull.head}/1/{claim} -->"
-
-
-def test_with_one_account_a_verdict_is_a_comment_and_a_status(
-    forge: RemoteForge, work: Work, repository: Repository
-) -> None:
-    assert forge.about().reviews == "comment"
-    pull = work.open_pull("feature")
-    watch = Watch(forge)
-    rejected = forge.review(
-        pull.number, pull.head, "changes_requested", verdict("CHANGES_NEEDED: tests", pull, 1)
-    )
-    assert rejected.id == -repository.comments(pull.number)[0]["id"]
-    assert [status["status"] for status in repository.statuses(pull.head)] == ["failure"]
-    approved = forge.review(pull.number, pull.head, "approved", verdict("APPROVED", pull, 2))
-    reviews = {
-        review.object: review for review in watch.poll() if isinstance(review, ReviewSnapshot)
-    }
-    assert {name: review.verdict for name, review in reviews.items()} == {
-        rejected.object: "changes_requested",
-        approved.object: "approved",
-    }
-    assert {review.head for review in reviews.values()} == {pull.head}
-    assert forge.comments(pull.number) == []
-    assert [review.id for review in forge.reviews(pull.number)] == [rejected.id, approved.id]
-    review = forge.find_review(pull.number, f"review/{pull.number}/{pull.head}/1/2")
-    assert review is not None
-    assert review.id == approved.id
-    assert forge.checks(pull.head).state == "none"
 
 
 def test_two_tokens_of_the_same_account_count_as_one_account(
@@ -506,31 +456,6 @@ def test_a_token_replaced_in_its_file_is_used_by_the_api_and_by_git(
     assert [issue["title"] for issue in repository.issues()] == [made.title]
     mirror.check_push_access(mirror.fetch_main())
     forge.close()
-
-
-def test_an_unavailable_forge_raises_and_the_token_is_never_in_git(
-    own_gitea: Server, tmp_path: Path
-) -> None:
-    gitea, owner = own_gitea, own_gitea.person("owner")
-    forge = connect("gitea", gitea.url, gitea.repository(owner).full_name, owner.token)
-    work = Work(forge, tmp_path / "mirror.git")
-    commit = work.commit({"a.txt": "1"})
-    token = forge.remote().env["CALORON_GIT_TOKEN"]
-    assert token not in (work.mirror.path / "config").read_text()
-    assert token not in forge.remote().url + "".join(forge.remote().settings.values())
-    gitea.kill()
-    try:
-        for call in (
-            work.mirror.fetch_main,
-            lambda: forge.push(work.mirror.path, "feature", commit, ""),
-        ):
-            with pytest.raises(ForgeUnavailable):
-                call()
-    finally:
-        gitea.start()
-    time.sleep(3)
-    forge.push(work.mirror.path, "feature", commit, "")
-    assert forge.branch("feature") is not None
 
 
 def test_an_empty_repository_is_recognised_and_polled(gitea: Server, owner: Person) -> None:

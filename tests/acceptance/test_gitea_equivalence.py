@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from caloron.domain.model.snapshots import marker_key, without_markers
-from tests.acceptance.gitea_home import GiteaHome
 from tests.support.gitea import Server
 from tests.support.home import does, writes
+from tests.support.live import GiteaHome
 from tests.support.wait import wait_for
 
 TITLES = {
@@ -201,45 +201,3 @@ def _check_the_end(home: GiteaHome) -> None:
         assert {c["user"]["login"] for c in repository.comments(issue["number"])} == {"ada"}
     names = [label["name"] for label in repository.labels()]
     assert len(names) == len(set(names))
-
-
-def test_a_rejected_and_a_closed_change_follow_the_table(
-    home: GiteaHome,
-) -> None:
-    """`changes_requested` for the first task, `pr_closed` for the second."""
-    judge = home.gate("judge-task-2")
-    home.script(
-        writes("task-1"),
-        writes("task-2"),
-        writes("task-3"),
-        does("review", "task-1", round=1, run="echo 'CHANGES_NEEDED: more tests'"),
-        does("review", "task-2", round=1, run=f"{judge.line}; echo APPROVED"),
-        does("fix", "task-1", files={"task-1.txt": "better\n"}),
-        does("fix", "task-2", files={"task-2.txt": "another way\n"}),
-    )
-    running = home.start_sprint(*plan())
-    judge.wait_for_agent()
-    (closed,) = (p for p in home.repository.pulls("open") if p["title"].startswith("[task-2]"))
-    home.repository.edit_issue(closed["number"], state="closed")
-    wait_for(lambda: _second_pull(home, "task-2"), "task-2 has a new pull request")
-    judge.open()
-    answer = running.wait()
-    assert answer.code == 0, answer
-    assert set(answer.statuses.values()) == {"Done"}
-    first = [m["new"] for m in home.events("task_moved") if m["task"] == "task-1"]
-    assert first == ["Ready", "InProgress", "InReview", "InProgress", "InReview", "Done"]
-    second = [m["new"] for m in home.events("task_moved") if m["task"] == "task-2"]
-    assert second == ["Ready", "InProgress", "InReview", "InProgress", "InReview", "Done"]
-    assert home.repository.file("task-1.txt") == "better\n"
-    assert home.repository.file("task-2.txt") == "another way\n"
-    (rejected,) = (p for p in home.repository.pulls() if p["title"].startswith("[task-1]"))
-    words = [without_markers(c["body"]) for c in home.repository.comments(rejected["number"])]
-    assert [word.split("\n")[0] for word in words] == ["CHANGES_NEEDED: more tests", "APPROVED"]
-    assert home.repository.pull(closed["number"])["merged"] is False
-    assert len(home.repository.pulls()) == 4
-    assert len(home.repository.issues()) == 3
-
-
-def _second_pull(home: GiteaHome, name: str) -> bool:
-    pulls = [p for p in home.repository.pulls() if p["title"].startswith(f"[{name}]")]
-    return len(pulls) == 2

@@ -112,14 +112,6 @@ def test_a_repository_without_a_commit_gets_its_first_commit(
     assert repository.files() == {"README.md"}
 
 
-def test_a_dry_run_makes_nothing_here_or_there(home: Home, repository: Repository) -> None:
-    before = repository.branches()
-    would = home.caloron(*arguments(repository, "--dry-run"))
-    assert would.code == 9
-    assert nothing_was_made(home)
-    assert (repository.branches(), repository.labels(), repository.issues()) == (before, [], [])
-
-
 def test_a_token_from_a_file_or_from_gits_credential_helper_will_do(
     home: Home, repository: Repository, ada: Person
 ) -> None:
@@ -278,39 +270,6 @@ def test_rules_that_let_the_account_push_are_no_obstacle(
     assert "may not look at rules for branches" in other.data["notes"][0]
 
 
-def test_inside_a_clone_of_the_repository_commands_find_its_project(
-    home: Home, repository: Repository
-) -> None:
-    home.caloron(*arguments(repository))
-    home.caloron("init", "other", "--framework", "stub")
-    clone = home.root / "clone"
-    subprocess.run(["git", "clone", "-q", repository.clone_url, clone], check=True)
-    assert home.caloron("status").data["project"] == "other"
-    assert home.caloron("status", cwd=clone).data["project"] == "demo"
-
-
-def test_a_person_acts_with_commands_as_in_the_web_pages(
-    home: Home, repository: Repository, bob: Person
-) -> None:
-    home.caloron(*arguments(repository))
-    number = repository.open_issue("A basket", "Please.")["number"]
-    listed = home.issues()
-    assert [(i["number"], i["title"], i["url"]) for i in listed] == [
-        (number, "A basket", f"{repository.who.url}/{repository.full_name}/issues/{number}")
-    ]
-    home.caloron("issue", "comment", str(number), "resolved")
-    assert [c["body"] for c in repository.comments(number)] == ["resolved"]
-    assert home.caloron("issue", "close", str(number)).data["state"] == "closed"
-    assert home.caloron("issue", "reopen", str(number)).data["state"] == "open"
-    repository.write_file("a.txt", "a\n", new_branch="work")
-    pull = repository.open_pull("work", "A", f"Closes #{number}")["number"]
-    assert "+a" in home.caloron("pr", "diff", str(pull)).data["diff"]
-    assert home.caloron("pr", "show", str(pull)).data["closes"] == [number]
-    merged = home.caloron("pr", "merge", str(pull))
-    assert merged.data["state"] == "merged", merged
-    assert repository.file("a.txt") == "a\n"
-
-
 def test_take_brings_merged_work_of_the_forge_into_a_clone(
     home: Home, repository: Repository
 ) -> None:
@@ -381,18 +340,6 @@ def test_a_person_reviews_with_the_only_account(home: Home, repository: Reposito
     (review,) = home.caloron("pr", "show", pull).data["reviews"]
     assert review["verdict"] == "changes_requested"
     assert review["head"] == repository.branches()["work"]
-
-
-def test_a_person_reviews_with_the_second_account(
-    home: Home, repository: Repository, bob: Person
-) -> None:
-    repository.collaborator(bob)
-    home.caloron(*arguments(repository, "--reviewer-token-env", "BOB"))
-    repository.write_file("a.txt", "a\n", new_branch="work")
-    pull = str(repository.open_pull("work", "A")["number"])
-    assert home.caloron("pr", "review", pull, "--approve").data["review"]["author"] == "bob"
-    reviews = repository.who.get(f"{repository.path}/pulls/{pull}/reviews")
-    assert [review["state"] for review in reviews] == ["APPROVED"]
 
 
 def test_the_doctor_asks_the_forge(home: Home, repository: Repository) -> None:

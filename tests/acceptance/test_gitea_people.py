@@ -5,13 +5,11 @@ from __future__ import annotations
 import time
 
 from tests.support.gitea import Repository, Server
-from tests.support.home import Home
+from tests.support.home import Home, does, task, writes
 from tests.support.live import live_project
 from tests.support.wait import wait_for
 
 LABEL = "caloron:task"
-TASK = {"id": "a", "title": "Task a", "agent_prompt": "do a", "depends_on": []}
-WRITES = {"when": {"role": "implement", "task": "a"}, "files": {"a.txt": "a\n"}, "output": "done"}
 
 
 def comments(repository: Repository, number: int) -> list[str]:
@@ -34,10 +32,10 @@ def test_an_untrusted_author_cannot_change_a_task_by_reopening_her_labelled_issu
     eve.edit_issue(number, state="closed")
     gate = home.gate("work")
     home.script(
-        WRITES | {"run": gate.line},
-        {"when": {"role": "implement"}, "files": {"e.txt": "e\n"}, "output": "done"},
+        writes("a", run=gate.line),
+        does("implement", files={"e.txt": "e\n"}),
     )
-    running = home.start_sprint(TASK)
+    running = home.start_sprint(task("a"))
     gate.wait_for_agent()
     eve.edit_issue(number, state="open", body="evil")
     wait_for(
@@ -68,10 +66,8 @@ def test_an_issue_that_was_labelled_before_the_sprint_is_part_of_it(
     old = live.ada.open_issue("Old", "do the old one")["number"]
     live.ada.label(old, LABEL)
     plain = live.ada.open_issue("Plain", "no label")["number"]
-    home.script(
-        WRITES, {"when": {"role": "implement"}, "files": {"b.txt": "b\n"}, "output": "done"}
-    )
-    answer = home.sprint(TASK)
+    home.script(writes("a"), does("implement", files={"b.txt": "b\n"}))
+    answer = home.sprint(task("a"))
     assert answer.statuses == {"a": "Done", f"issue-{old}": "Done"}, answer
     assert repository.issue(plain)["state"] == "open"
     trace = home.caloron("trace", f"issue-{old}", json=False).stdout

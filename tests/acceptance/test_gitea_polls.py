@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from caloron.domain.model.snapshots import CommentSnapshot
 from tests.integration.forge.worlds import Watch, World, gitea_world
 from tests.support.fault_proxy import FaultProxy
 from tests.support.gitea import Repository, Server
 from tests.support.home import Home, task, writes
+from tests.support.live import TOKEN, gitea_options
 
 #: Requests of the API for a task that is approved at once, 38 with what a sprint needs to begin;
 #: those of git, two or three for each fetch and four for each push, depend a little on timing.
@@ -52,19 +52,6 @@ def test_an_idle_poll_of_a_hundred_tasks_is_three_requests_at_most(
         for _ in range(5):
             assert watch.poll_changes() == {}
     assert len(heard) <= 15, [str(h) for h in heard]
-
-
-def test_a_change_among_a_hundred_tasks_costs_few_extra_requests(
-    world: World, proxy: FaultProxy, repository: Repository
-) -> None:
-    for n in range(55):
-        repository.open_issue(f"task {n}")
-    watch = Watch(world.forge)
-    world.anna.comment(7, "resolved")
-    with proxy.counting() as heard:
-        (snapshot,) = watch.poll_changes().values()
-    assert isinstance(snapshot, CommentSnapshot)
-    assert len(heard) <= 8, [str(h) for h in heard]
 
 
 def until_idle(watch: Watch, proxy: FaultProxy) -> None:
@@ -112,9 +99,8 @@ def test_a_finished_task_costs_a_known_number_of_requests(gitea: Server, bare_ho
     """The requests of a sprint because of a task: without polls, with those of git."""
     proxy, robot = FaultProxy(gitea.url), gitea.person("robot")
     repository = gitea.repository(robot)
-    bare_home.environment["ROBOT"] = robot.token
-    forge_options = ("--host", proxy.url, "--repo", repository.full_name, "--token-env", "ROBOT")
-    home = bare_home.init("demo", "--forge", "gitea", *forge_options, poll_s=3600.0)
+    bare_home.environment[TOKEN] = robot.token
+    home = bare_home.init("demo", *gitea_options(repository, host=proxy.url), poll_s=3600.0)
     names = ("a", "b", "c")
     home.script(*map(writes, names))
     with proxy.counting() as heard:

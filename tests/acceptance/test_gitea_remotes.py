@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import ssl
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from caloron.errors import ForgeUnavailable, PreconditionFailed, StaleHead
 from caloron.forge.connect import connect
 from caloron.git.command import GitError
 from tests.acceptance.gitea_work import Work
+from tests.support.fault_proxy import FaultProxy
 from tests.support.gitea import Server
 from tests.support.sockets import free_port
 
@@ -77,59 +76,22 @@ def test_a_remote_by_ssh_uses_the_users_own_key_and_no_token(
     forge.close()
 
 
-class Tls:
-    """Ends TLS before a server that speaks plain HTTP, with a certificate of our own making."""
-
-    def __init__(self, upstream: int, folder: Path) -> None:
-        self._upstream = upstream
-        self.ca_file = folder / "ca.pem"
-        key, request, certificate = folder / "key.pem", folder / "request", folder / "server.pem"
-        names = folder / "names"
-        names.write_text("subjectAltName=IP:127.0.0.1\n")
-        days = " -subj /CN=our-own-ca -days 2"
-        signed = f" -CA {self.ca_file} -CAkey {folder}/ca.key -CAcreateserial -days 2"
-        for words in (
-            f"req -x509 -newkey rsa:2048 -nodes -keyout {folder}/ca.key -out {self.ca_file}" + days,
-            f"req -newkey rsa:2048 -nodes -keyout {key} -out {request} -subj /CN=127.0.0.1",
-            f"x509 -req -in {request} -out {certificate} -extfile {names}" + signed,
-        ):
-            subprocess.run(("openssl", *words.split()), check=True, capture_output=True)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate, key)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._context = context
-        self.url = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                plain, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._pass_on, args=(plain,), daemon=True).start()
-
-    def _pass_on(self, plain: socket.socket) -> None:
-        try:
-            outer = self._context.wrap_socket(plain, server_side=True)
-        except (ssl.SSLError, OSError):
-            # A client that does not trust the certificate hangs up.
-            return
-        inner = socket.create_connection(("127.0.0.1", self._upstream))
-        threading.Thread(target=_copy, args=(inner, outer), daemon=True).start()
-        _copy(outer, inner)
-
-    def close(self) -> None:
-        self._listener.close()
-
-
-def _copy(source: socket.socket, target: socket.socket) -> None:
-    try:
-        while data := source.recv(1 << 16):
-            target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
-    except OSError:
-        return
+def own_certificate(folder: Path) -> tuple[ssl.SSLContext, Path]:
+    """Make a certificate of a private authority; return a server's context and that authority."""
+    authority, key, request = folder / "ca.pem", folder / "key.pem", folder / "request"
+    certificate, names = folder / "server.pem", folder / "names"
+    names.write_text("subjectAltName=IP:127.0.0.1\n")
+    days = " -subj /CN=our-own-ca -days 2"
+    signed = f" -CA {authority} -CAkey {folder}/ca.key -CAcreateserial -days 2"
+    for words in (
+        f"req -x509 -newkey rsa:2048 -nodes -keyout {folder}/ca.key -out {authority}" + days,
+        f"req -newkey rsa:2048 -nodes -keyout {key} -out {request} -subj /CN=127.0.0.1",
+        f"x509 -req -in {request} -out {certificate} -extfile {names}" + signed,
+    ):
+        subprocess.run(("openssl", *words.split()), check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return context, authority
 
 
 def test_a_private_certificate_authority_is_trusted_only_by_the_client_and_git(
@@ -137,10 +99,11 @@ def test_a_private_certificate_authority_is_trusted_only_by_the_client_and_git(
 ) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("NO OPENSSL HERE, so no certificate of our own is tested")
-    tls = Tls(gitea.port, tmp_path)
+    context, authority = own_certificate(tmp_path)
+    tls = FaultProxy(gitea.url, context)
     owner = gitea.person("owner")
     name = gitea.repository(owner).full_name
-    forge = connect("gitea", tls.url, name, owner.token, ca_file=str(tls.ca_file))
+    forge = connect("gitea", tls.url, name, owner.token, ca_file=str(authority))
     work = Work(forge, tmp_path / "mirror.git")
     pull = work.open_pull("agent/login/s-1")
     assert forge.pull(pull.number).head == pull.head

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.gitea_home import GiteaHome
 from tests.support.gitea import Server
 from tests.support.home import task, writes
+from tests.support.live import GiteaHome
 
 
 @pytest.mark.long

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.gitea_home import REVIEWER_TOKEN, TOKEN, GiteaHome
 from tests.acceptance.searching import sources_of_secret
 from tests.support.gitea import Server
 from tests.support.home import does, task, writes
+from tests.support.live import REVIEWER_TOKEN, TOKEN, GiteaHome
 
 #: Runs inside. It gets the needles backwards, so that it does not match its own input.
 _SEARCH = """

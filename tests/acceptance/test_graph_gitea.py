@@ -13,11 +13,11 @@ from caloron.domain.model.effects import CreateIssue
 from caloron.domain.model.snapshots import marker
 from caloron.domain.model.sprint import Planning, Sprint, SprintSettings, State
 from caloron.domain.rules.evaluate import evaluate
-from caloron.stages.values import parse_time, state_json
+from caloron.stages.values import state_json
 from caloron.testing import planned
-from tests.acceptance.gitea_home import GiteaHome
 from tests.support.gitea import Server
 from tests.support.home import writes
+from tests.support.live import GiteaHome
 
 _FEEDBACK = "---\ncaloron_feedback:\n  task_id: a\n  task_clarity: 6\n---\n"
 
@@ -47,53 +47,11 @@ def stage(
 
     run.repository = made  # type: ignore[attr-defined]
     run.anna = made.acting_as(anna)  # type: ignore[attr-defined]
-    run.outsider = made.acting_as(gitea.person("outsider"))  # type: ignore[attr-defined]
     return run
 
 
-def test_polling_goes_on_where_it_ended(stage: Any) -> None:
-    first = stage("github_poll_events")
-    number = stage.anna.open_issue("A wish", "please")["number"]
-    second = stage("github_poll_events", since=first["polled_at"])
-    answer = [(e["type"], e.get("number"), e.get("title")) for e in second["events"]]
-    assert ("issue", number, "A wish") in answer
-
-
-def test_a_pull_request_has_the_state_that_its_reviewers_give_it(stage: Any) -> None:
-    stage.repository.write_file("a.py", "a = 1\n", branch="main", new_branch="work")
-    number = stage.repository.open_pull("work", "Work")["number"]
-    assert stage("get_pr_status", pr_number=number)["review_state"] == "pending"
-    stage.anna.review(number, "REQUEST_CHANGES", "no")
-    asked = stage("get_pr_status", pr_number=number)
-    assert (asked["review_state"], asked["reviewers"]) == ("changes_requested", ["anna"])
-    stage.anna.review(number, "APPROVED")
-    answer = stage("get_pr_status", pr_number=number)
-    assert answer == {"state": "open", "merged": False, "review_state": "approved",
-                    "reviewers": ["anna"], "verdicts": {"anna": "approved"}}  # fmt: skip
-    stage.repository.write_file("a.py", "a = 2\n", branch="work")
-    assert stage("get_pr_status", pr_number=number)["review_state"] == "pending"
-
-
-def test_feedback_of_untrusted_accounts_is_ignored(stage: Any) -> None:
-    number = stage.repository.open_issue("Task")["number"]
-    stage.repository.comment(number, _FEEDBACK)
-    stage.outsider.comment(number, _FEEDBACK)
-    (item,) = stage("collect_sprint_feedback", issue_numbers=[number])["feedback_items"]
-    assert (item["author"], item["parsed"]["task_clarity"]) == ("owner", 6)
-    (written,) = [c for c in stage.repository.comments(number) if c["user"]["login"] == "owner"]
-    assert parse_time(item["created_at"]) == parse_time(written["created_at"])
-
-
-def test_a_repository_is_described(stage: Any) -> None:
-    stage.repository.write_file("src/a.py", "a = 1\n")
-    answer = stage("fetch_repo_context")
-    assert (answer["default_branch"], answer["languages"]) == ("main", {"Python": 1})
-    assert answer["recent_commits"]
-
-
-@pytest.mark.parametrize("name", ["sprint_tick_core", "sprint_tick", "sprint_tick_kv"])
 def test_a_tick_without_an_inbox_polls_the_forge(
-    name: str, stage: Any, gitea: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stage: Any, gitea: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The issue of a task, seen on the real forge, lets its agent start."""
     task = planned("a")
@@ -113,15 +71,10 @@ def test_a_tick_without_an_inbox_polls_the_forge(
         "host": gitea.url, "repo": stage.repository.full_name, "token_env": "OUR_TOKEN",
         "now": 2.0, "agents": [], "sprint_id": "shop-1",
     }  # fmt: skip
-    kept = {"state": state_json(first.state), "interventions": {}, "since": since}
-    if name == "sprint_tick_kv":
-        kv = {"key": "k", "namespace": "caloron", "value": kept}
-        assert main(["stage", "run", "kv_set", "--input", json.dumps(kv)]) == 0
-        stage_input |= {"key": "k"}
-    else:
-        stage_input |= kept
+    stage_input |= {"state": state_json(first.state), "interventions": {}, "since": since}
     capsys.readouterr()
-    code = main(["graph", "run", name, "--input", json.dumps(stage_input), "--output", "json"])
+    graph = ["graph", "run", "sprint_tick", "--input", json.dumps(stage_input)]
+    code = main([*graph, "--output", "json"])
     message = json.loads(capsys.readouterr().out)
     assert code == 0, message
     result = message["data"]["output"]
@@ -191,36 +144,3 @@ def test_a_sprint_is_planned_and_evaluated_on_the_forge_of_its_project(
         assert not any(token in answer.stdout for token in home.tokens)
     finally:
         home.close()
-
-
-def test_a_graph_writes_each_object_once_and_a_person_sees_it(stage: Any) -> None:
-    wish = {"title": "A wish", "body": "please", "labels": ["wish", "later"]}
-    first = stage("github_create_issue", **wish)
-    assert stage("github_create_issue", **wish) == first
-    number = first["issue_number"]
-    assert first["url"].endswith(f"/issues/{number}")
-    message = stage("github_post_comment", issue_number=number, body="soon")
-    assert stage("github_post_comment", issue_number=number, body="soon") == message
-    assert stage("github_add_label", issue_number=number, label="seen")["ok"]
-    (there,) = stage.repository.issues()
-    assert {label["name"] for label in there["labels"]} == {"wish", "later", "seen"}
-    (comment,) = stage.repository.comments(number)
-    assert (comment["id"], comment["body"].splitlines()[0]) == (message["comment_id"], "soon")
-    refused = stage("github_add_label", issue_number=number + 50, label="seen")
-    assert not refused["ok"]
-    assert refused["error"]
-
-
-def test_a_graph_merges_only_the_head_that_it_names(stage: Any) -> None:
-    stage.repository.write_file("a.py", "a = 1\n", branch="main", new_branch="work")
-    number = stage.repository.open_pull("work", "Work")["number"]
-    head = stage.repository.branches()["work"]
-    stage.repository.write_file("a.py", "a = 2\n", branch="work")
-    late = stage("github_merge_pr", pr_number=number, head=head)
-    assert not late["merged"]
-    assert "not at" in late["error"]
-    done = stage("github_merge_pr", pr_number=number)
-    assert (done["merged"], done["error"]) == (True, None)
-    assert done["merge_commit"] == stage.repository.branches()["main"]
-    assert stage("github_merge_pr", pr_number=number) == done
-    assert stage.repository.file("a.py") == "a = 2\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import subprocess
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.acceptance.checkouts import repository
+from tests.acceptance.searching import sources_of_secret
 from tests.support.endpoint import Endpoint, openai
 from tests.support.home import Home, does, task, writes
 from tests.support.http_server import Reply, Request
@@ -83,13 +84,8 @@ def test_a_dry_run_shows_the_plan_and_begins_nothing(shop: Home) -> None:
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        ({"tasks": [task("a"), task("a")]}, "task 'a' appears 2 times"),
-        ({"tasks": [task("a", "b"), task("b", "a")]}, "form a cycle"),
         ({"dag": {"tasks": {"a": {"title": "A", "depends_on": ["x"]}}}}, "unknown task 'x'"),
-        ({"tasks": {"Not An Id": {"title": "A"}}}, "an id is"),
         ([task("a", framework="nobody")], "unknown framework"),
-        ({"tasks": []}, "at least one task"),
-        ({"design": "x"}, "gave no tasks"),
         (42, "gave no tasks"),
     ],
 )
@@ -101,16 +97,6 @@ def test_a_graph_without_a_valid_plan_reports_every_error_and_begins_nothing(
     assert message in answer.error["message"]
     assert not (shop.project() / "ledger.sqlite").exists()
     assert not (shop.project() / "planning.json").exists()
-
-
-def test_every_shape_of_tasks_is_accepted(shop: Home) -> None:
-    state = {"a": {"title": "A", "status": "Pending", "agent_id": "agent-1"},
-             "b": {"title": "B", "depends_on": ["a"], "issue_number": None}}  # fmt: skip
-    for output in ({"tasks": state}, {"dag": {"tasks": state}}, [task("a"), task("b", "a")]):
-        graph = _graph(shop, output)
-        answer = shop.caloron("sprint", "go", "--graph", graph, "--dry-run")
-        assert answer.code == 9, answer
-        assert [a["target"] for a in answer.json["planned_actions"]] == ["demo-1", "a", "b"]
 
 
 def test_invalid_options_are_refused_with_the_right_code(shop: Home) -> None:
@@ -247,11 +233,7 @@ def test_a_model_error_fails_the_planning_and_earlier_answers_are_kept(
 
 
 def test_the_first_sprint_in_a_repository_can_be_planned_by_a_graph(bare_home: Home) -> None:
-    folder = bare_home.root / "shop"
-    folder.mkdir()
-    for words in ("init -q -b main", "commit -q --allow-empty -m begin"):
-        git = ("git", *words.split())
-        subprocess.run(git, cwd=folder, env=bare_home.environment, check=True)
+    folder = repository(bare_home).path
     bare_home.script(does("implement", files={"a.txt": "a\n"}))
     command = ("sprint", "Build the Basket", "--framework", "stub", "--yes", "--graph")
     refused = bare_home.caloron(*command, _graph(bare_home, {"tasks": []}), cwd=folder)
@@ -270,7 +252,5 @@ def test_a_secret_in_the_goal_is_stored_nowhere(shop: Home) -> None:
     command = ("kickoff", goal, "--graph", "sprint_plan", "--graph-input", graph_input)
     kickoff = shop.caloron(*command)
     assert kickoff.code == 0, kickoff
-    files = [file for file in shop.path.rglob("*") if file.is_file() and not file.is_symlink()]
-    assert any(b"Basket" in file.read_bytes() for file in files)
-    assert not [file for file in files if secret.encode() in file.read_bytes()]
-    assert secret not in kickoff.stdout
+    assert sources_of_secret(shop, "Build the Basket")
+    assert sources_of_secret(shop, secret, kickoff) == []

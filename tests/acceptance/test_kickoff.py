@@ -58,9 +58,8 @@ def test_a_planner_is_stopped_after_the_configured_time(home: Home) -> None:
     assert answer.code == 8, answer
     assert home.caloron("config", "get", "po_timeout_s").data["value"] == 900
     for refused in ("soon", "0", "-1", "nan", "inf", "1e99"):
-        assert home.caloron("sprint", "go", "--po-timeout", refused).code == 2
-        assert home.caloron("sprint", "go", "--timeout", refused).code == 2
-        assert home.caloron("sprint", "go", "--budget", refused).code == 2
+        for option in ("--po-timeout", "--timeout", "--budget", "--parallel"):
+            assert home.caloron("sprint", "go", option, refused).code == 2
 
 
 def test_a_dry_run_of_a_sprint_lists_its_tasks_and_begins_nothing(home: Home) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.acceptance.checkouts import writes_file
-from tests.support.home import Home, does, task, writes
+from tests.support.home import Home, does, task
 
 
 def test_an_error_that_the_engine_survives_is_in_the_log_of_the_project(home: Home) -> None:
@@ -38,24 +38,3 @@ def test_a_failed_attempt_its_retry_and_the_escalation_are_in_the_log(home: Home
     assert failed == [("demo-1/a/1-implement", 9, "no disk")] * 2
     moves = [entry["new"] for entry in entries if entry["message"] == "a task moved"]
     assert moves == ["Ready", "InProgress", "Escalated"]
-
-
-def test_a_record_about_an_attempt_names_its_task(home: Home) -> None:
-    key = "sk-ant-api03-" + "Zq7Lw0Tn3Xc9Vb5Rm1" * 4
-    home.environment["ANTHROPIC_API_KEY"] = key
-    home.set(pass_env=["ANTHROPIC_API_KEY"])
-    home.script(
-        does("implement", "a", run="echo $ANTHROPIC_API_KEY > a.txt; git add a.txt"),
-        writes("b"),
-    )
-    home.sprint(task("a"), task("b"))
-    lines = (home.project() / "logs" / "caloron.log").read_text("utf-8").splitlines()
-    about = [
-        entry
-        for line in lines
-        if (entry := json.loads(line))["message"] == "work ended with an internal error"
-    ]
-    assert about, lines
-    # Task b has no internal error.
-    assert {entry.get("task") for entry in about} == {"a"}
-    assert all(entry["item"].startswith("demo-1/a/") for entry in about)

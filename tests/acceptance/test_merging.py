@@ -67,37 +67,6 @@ def test_changes_that_are_ready_at_once_are_verified_together_and_the_culprit_go
     assert _never_red(home, "parts/c", "parts/d")
 
 
-def test_an_engine_that_is_killed_while_a_batch_is_verified_goes_on_with_that_batch(
-    home: Home,
-) -> None:
-    names = "abc"
-    read = {n: home.gate(f"read-{n}") for n in names}
-    alone, batch = home.gate("alone"), home.gate("batch")
-    both = f"if [ -e parts/b ] && [ -e parts/c ]; then {batch.line}; fi"
-    home.set(verify=f"if [ -e slow.txt ]; then {alone.line}; fi; {both}")
-    home.script(
-        *(writes(n, {f"parts/{n}": f"{n}\n"}) for n in names),
-        *(does("review", n, round=1, run=read[n].line, output="APPROVED") for n in names),
-    )
-    running = home.start_sprint(*(task(n) for n in names), options=("--parallel", "8"))
-    for name in names:
-        read[name].wait_for_agent()
-    push(home, "slow.txt", "slow\n")
-    read["a"].open()
-    alone.wait_for_agent()
-    _approve(home, [read[name] for name in "bc"])
-    alone.open()
-    batch.wait_for_agent()
-    assert "in a train of 2 with c" in _why(home, "b", "in a train")
-    running.kill()
-    batch.open()
-    answer = home.caloron("resume")
-    assert answer.code == 0, answer
-    assert set(home.files()) == {"slow.txt", "parts/a", "parts/b", "parts/c"}
-    again = [run for run in home.verify_runs() if not run[1].startswith("2-")]
-    assert len(again) == 2, "a alone, then the batch, once"
-
-
 def _approve(home: Home, gates: list[Gate]) -> None:
     for gate in gates:
         gate.open()
@@ -125,17 +94,6 @@ def blind(home: Home) -> Home:
     """A person's commit comes onto main between the check and the merge of task a."""
     home.program = (sys.executable, str(Path(blind_forge.__file__)))
     return home
-
-
-def test_a_merge_into_a_main_that_moved_is_verified_again_and_then_done(blind: Home) -> None:
-    blind.set(verify="true").script(writes("a"))
-    answer = blind.sprint(task("a"))
-    assert answer.code == 0, answer
-    assert set(blind.files()) == {"a.txt", "parts/theirs"}
-    assert len(blind.verify_runs()) == 2
-    (move,) = [m for m in blind.events("task_moved") if m["new"] == "Done"]
-    assert "main was verified again" in move["reason"]
-    assert [pull["state"] for pull in blind.pulls()] == ["merged"]
 
 
 def test_a_merge_that_turned_main_red_is_reverted_and_comes_back_fixed(blind: Home) -> None:
@@ -193,22 +151,3 @@ def test_a_merge_that_cannot_be_reverted_needs_a_person_and_blocks_other_merges(
     answer = blind.caloron("resume")
     assert answer.code == 0, answer
     assert set(answer.statuses.values()) == {"Done"}
-
-
-def test_a_red_main_of_a_person_is_reported_with_her_name_and_no_agent_fixes_it(
-    home: Home,
-) -> None:
-    push(home, "good.txt", "good\n")
-    home.set(verify="test ! -e broken.txt")
-    reviewer = home.gate("review")
-    review = does("review", "a", run=reviewer.line, output="APPROVED")
-    home.script(writes("a"), review)
-    running = home.start_sprint(task("a"))
-    reviewer.wait_for_agent()
-    push(home, "broken.txt", "broken\n")
-    reviewer.open()
-    answer = running.wait()
-    assert answer.code == 10, answer
-    assert answer.tasks["a"]["reason"].startswith("main itself is red since ")
-    assert " by " in answer.tasks["a"]["reason"]
-    assert home.attempts("fix") == 0

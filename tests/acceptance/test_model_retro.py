@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scripts import schema
 from tests.support.home import Home, does, task, writes
 from tests.support.json_schema import problems
 
-PUBLISHED = json.loads(schema.FILE.read_bytes())
 PRICE = {"cost_usd": 0.25, "tokens_in": 90, "tokens_out": 10, "model": "thinker-1"}
 ADVICE = {
     "category": "TaskTemplate",
@@ -75,7 +72,7 @@ def test_the_model_gets_numbers_and_feedback_and_its_analysis_is_in_the_report(
         report
     )
     retro = asking.data("retro", "--sprint", "1")
-    assert problems(asking.caloron("retro").json, PUBLISHED, PUBLISHED) == []
+    assert problems(asking.caloron("retro").json) == []
     assert retro["model_analysis"]["sentiment"] == "mixed"
     assert retro["report_markdown"] == report
     assert (retro["kpis"]["cost_usd"], retro["kpis"]["total_tokens"]) == (0.75, 100)
@@ -109,14 +106,10 @@ def test_an_improvement_of_the_model_names_its_source_and_reaches_the_next_plann
 
 FAILURES = {
     "crash": writes_analysis("boom", exit_code=3),
-    "quota": writes_analysis(report=PRICE | {"trouble": "quota", "detail": "come back at noon"}),
-    "prose": writes_analysis("It went well."),
     "other words": writes_analysis(ANSWER | {"sentiment": "great"}),
 }
 REASONS = {
     "crash": "ended with exit code 3: boom",
-    "quota": "failed (quota): come back at noon",
-    "prose": "the answer holds no JSON object",
     "other words": "not in the asked form: Invalid enum value 'great'",
 }
 
@@ -138,19 +131,9 @@ def test_a_failing_model_does_not_stop_the_sprint_and_the_report_says_why(
     assert learned(asking).keys() == {
         "Ask agents for feedback: none was given, so clarity and blockers are not known"
     }
-    asked = 1 if kind in ("crash", "quota") else 2
+    asked = 1 if kind == "crash" else 2
     assert asking.attempts("retro") == asked
     assert answer.data["cost_usd"] == 0.25 * asked
-
-
-def test_the_model_may_correct_an_invalid_answer_once(asking: Home) -> None:
-    wrong = writes_analysis(ANSWER | {"themes": "one"}, attempt=1)
-    asking.script(wrong, writes_analysis(attempt=2), writes("a"))
-    assert asking.sprint(task("a")).code == 0
-    first, second = asking.prompts("retro")
-    assert "could not be used" not in first
-    assert "Expected `array`, got `str` - at `$.themes`" in second
-    assert page(asking).endswith("the analysis by stub thinker-1.\n")
 
 
 def test_without_money_left_no_model_is_asked(asking: Home) -> None:
@@ -165,44 +148,11 @@ def test_without_money_left_no_model_is_asked(asking: Home) -> None:
     assert page(asking).endswith("the analysis by stub thinker-1.\n")
 
 
-def test_a_setting_with_fixed_values_accepts_no_others(home: Home) -> None:
-    for key, word in (("retro", "model"), ("network", "none")):
-        assert home.data("config", "set", key, word)["value"] == word
-        assert home.data("config", "get", key)["value"] == word
-        wrong = home.caloron("config", "set", key, "sometimes")
-        assert (wrong.code, "expected one of" in wrong.error["message"]) == (2, True)
-
-
 def test_by_default_only_a_framework_with_a_model_is_asked(home: Home) -> None:
     home.script(writes_analysis(), writes("a"))
     assert home.sprint(task("a")).code == 0
     assert home.attempts("retro") == 0
     assert page(home).endswith("\nWritten by rules; no model was asked.\n")
-
-
-def test_a_sprint_without_tasks_asks_no_model(asking: Home) -> None:
-    asking.script(writes_analysis(), does("po", output="I have no plan."))
-    answer = asking.sprint()
-    assert answer.code == 8, answer
-    assert asking.attempts("retro") == 0
-    assert "no model was asked, since there were no tasks" in page(asking)
-    assert "**stopped**: the plan is not valid" in page(asking)
-
-
-def test_a_task_that_continues_later_is_analysed_again(asking: Home) -> None:
-    asking.script(writes_analysis(), does("implement", "a", output="no disk", exit_code=9))
-    assert asking.sprint(task("a")).code == 10
-    (need,) = asking.data("inbox")["needs"]
-    newer = writes_analysis(ANSWER | {"themes": ["all is well now"]})
-    asking.script(newer, writes("a"))
-    for command in need["commands"]:
-        assert asking.caloron(*command.split()[1:]).code == 0
-    assert "- all is well now" in page(asking)
-    assert "formats were guessed" not in page(asking)
-    assert asking.attempts("retro") == 2
-    # Nothing has changed since: no model is asked again.
-    assert asking.caloron("resume").code == 0
-    assert asking.attempts("retro") == 2
 
 
 def test_a_stop_during_the_retro_leaves_the_retro_of_the_rules(asking: Home) -> None:
@@ -218,20 +168,3 @@ def test_a_stop_during_the_retro_leaves_the_retro_of_the_rules(asking: Home) -> 
     assert "no model looked back: the sprint was stopped" in answer.stderr
     assert "missing: the sprint was stopped." in page(asking)
     assert asking.data("inbox")["needs"] == []
-
-
-def test_an_engine_killed_while_the_model_thinks_uses_its_answer(asking: Home) -> None:
-    thinking = asking.gate("thinking")
-    asking.script(writes_analysis(run=thinking.line), writes("a"))
-    running = asking.start_sprint(task("a"))
-    thinking.wait_for_agent()
-    running.kill()
-    (need,) = asking.data("inbox")["needs"]
-    assert need["kind"] == "resume"
-    assert need["why"].startswith("The engine was killed; agent retro (retro) still runs")
-    thinking.open()
-    answer = asking.caloron("resume")
-    assert (answer.code, answer.data["cost_usd"]) == (0, 0.25), answer
-    assert asking.attempts("retro") == 1
-    assert page(asking).endswith("the analysis by stub thinker-1.\n")
-    assert not list(Path(asking.project() / "runs").rglob("workspace"))

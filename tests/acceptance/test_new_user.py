@@ -16,6 +16,7 @@ UNCLEAR = (
     "done\n---\ncaloron_feedback:\n  task_clarity: 3\n  blockers: [the docs were missing]\n---\n"
 )
 LESSON = "Write clearer tasks: name the inputs, the outputs and what must hold when it is done"
+_ASKS = "[y/N/e]"
 LONG = "Answer with the state of the database, of the queue and of 日本語 everything else there is"
 
 
@@ -42,14 +43,11 @@ def shop(bare_home: Home) -> Repository:
 
 
 def _at_terminal(
-    shop: Repository, *arguments: str, columns: int, answer: str = "", ends: int = 0
+    shop: Repository, *arguments: str, columns: int = 80, answer: str = "", ends: int = 0
 ) -> str:
     """Run one command in the repository; what was on the screen, all of which fits it."""
     terminal = Terminal(shop.home, *arguments, cwd=shop.path, columns=columns)
-    if answer:
-        terminal.read_until("[y/N/e]")
-        terminal.type(f"{answer}\n")
-    code, screen = terminal.end()
+    code, screen = terminal.end(*([(_ASKS, answer)] if answer else ()))
     assert code == ends, screen
     # No line is wider than the terminal, but for paths, which must stay in one piece.
     wide = [line for line in terminal.lines() if cell_len(line) > columns]
@@ -82,7 +80,7 @@ def test_from_an_empty_home_to_a_second_sprint_that_uses_a_lesson(shop: Reposito
     assert shop.head == old
     assert (shop.path / "idea.txt").read_text() == "not committed\n"
 
-    page = _at_terminal(shop, "report", columns=80)
+    page = _at_terminal(shop, "report")
     assert "2 of 2 tasks done" in page
     assert "$ caloron take" in page
     brought = _at_terminal(shop, "take", columns=80)
@@ -103,21 +101,11 @@ def test_from_an_empty_home_to_a_second_sprint_that_uses_a_lesson(shop: Reposito
 
 def test_a_declined_plan_waits_and_can_be_discarded(shop: Repository) -> None:
     terminal = Terminal(shop.home, "sprint", GOAL, "--framework", "stub", cwd=shop.path, columns=80)
-    terminal.read_until("[y/N/e]")
-    terminal.type("what?\n")
-    terminal.read_until("[y/N/e]", times=2)
-    terminal.type("\n")
-    code, screen = terminal.end()
+    code, screen = terminal.end((_ASKS, "what?"), (_ASKS, ""))
     assert code == 11, screen
     assert "waits for approval" in screen
-    _at_terminal_says_yes(shop)
-    assert shop.caloron("history").data["sprints"][0]["phase"] == "ended"
-
-
-def _at_terminal_says_yes(shop: Repository) -> None:
     terminal = Terminal(shop.home, "discard", cwd=shop.path, columns=80)
-    terminal.read_until("Discard this?")
-    terminal.type("y\n")
-    code, screen = terminal.end()
+    code, screen = terminal.end(("Discard this?", "y"))
     assert code == 0, screen
     assert "2 tasks cancelled" in screen
+    assert shop.caloron("history").data["sprints"][0]["phase"] == "ended"

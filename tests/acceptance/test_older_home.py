@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.acceptance.checkouts import repository
 from tests.support.home import Home, does, task, writes
 
 _WRITTEN_AT = "/home/ada/.caloron"
@@ -138,69 +139,6 @@ def test_a_new_sprint_goes_on_from_it_with_its_lessons(older: Home) -> None:
     assert {Path(name).name for name in lost} <= changed
 
 
-def test_half_written_files_are_kept_aside_with_a_message(older: Home) -> None:
-    names = ("sprints.json", "workspace/learnings.json", "workspace/dag.json",
-             "workspace/agent_versions.json")  # fmt: skip
-    halves = {}
-    for file in (older.project("shop") / name for name in names):
-        halves[file] = file.read_text()[:200]
-        file.write_text(halves[file])
-    for command in ("status", "history", "metrics", "projects list"):
-        answer = older.caloron(*command.split())
-        assert answer.code == 0, answer
-        assert "Traceback" not in answer.stderr
-    older.set("shop", framework="stub", poll_s=0.2)
-    older.script(writes("a"))
-    answer = older.sprint(task("a"))
-    assert answer.code == 0, answer
-    for file, half in halves.items():
-        assert f"{file} is corrupt" in answer.stderr
-        (kept,) = file.parent.glob(f"{file.name}.corrupt-*")
-        assert kept.read_text() == half
-        json.loads(file.read_bytes())
-
-
-def test_an_old_tick_state_is_kept_and_does_not_pass_for_the_new_sprints(older: Home) -> None:
-    old = {"state": {"tasks": {"a": {"status": "Done"}}}, "interventions": {"a": 2}, "since": ""}
-    kv = older.path / "kv"
-    kv.mkdir()
-    for name in ("shop-10", "sprint-add-health"):
-        (kv / f"{name}.json").write_text(json.dumps(old))
-    older.set("shop", framework="stub", poll_s=0.2)
-    older.script(writes("a"))
-    answer = older.sprint(task("a"))
-    assert answer.code == 0, answer
-    assert older.state_file("shop-10")["interventions"] == {}
-    assert (older.project("shop") / "forge.git").exists()
-    (kept,) = kv.glob("shop-10.json.foreign-*")
-    assert json.loads(kept.read_bytes()) == old
-    assert json.loads((kv / "sprint-add-health.json").read_bytes()) == old
-
-
-def test_a_repository_on_this_disk_is_where_the_forge_begins(older: Home) -> None:
-    source = older.root / "source"
-    source.mkdir()
-    (source / "code.py").write_text("answer = 42\n")
-    older.run_outside("git", "init", "-q", "-b", "main", cwd=source)
-    older.run_outside("git", "add", ".", cwd=source)
-    older.run_outside("git", "commit", "-qm", "code", cwd=source)
-    older.set("shop", framework="stub", repo=str(source), poll_s=0.2)
-    older.script(writes("a"))
-    answer = older.sprint(task("a"))
-    assert answer.code == 0, answer
-    shown = older.caloron("pr", "list").data["pull_requests"]
-    assert len(shown) == 1
-    forge = older.project("shop") / "forge.git"
-    older.run_outside("git", f"--git-dir={forge}", "cat-file", "-e", "main:code.py", cwd=source)
-
-
-def test_a_project_whose_name_no_command_takes_is_still_listed(older: Home) -> None:
-    shutil.copytree(older.project("notes"), older.path / "projects" / "My.Notes")
-    rows = {row["name"]: row for row in older.caloron("projects", "list").data["projects"]}
-    assert "cannot be used" in rows["My.Notes"]["problem"]
-    assert rows["shop"]["problem"] == ""
-
-
 def test_a_plan_in_the_form_of_the_original_runs_and_unsupported_fields_are_named(
     home: Home,
 ) -> None:
@@ -281,3 +219,29 @@ def test_a_work_dir_that_is_new_is_made_where_it_was_chosen(home: Home, tmp_path
     assert answer.code == 0, answer
     assert (tmp_path / "chosen" / "dag.json").exists()
     assert "is not there" not in answer.stderr
+
+
+def test_a_repository_on_this_disk_is_where_the_forge_begins(older: Home) -> None:
+    shop = repository(older)
+    older.set("shop", framework="stub", repo=str(shop.path), poll_s=0.2)
+    older.script(writes("a"))
+    answer = older.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert shop.merged() == {"kept.txt": "kept", "a.txt": "a"}
+
+
+def test_an_old_tick_state_is_kept_and_does_not_pass_for_the_new_sprints(older: Home) -> None:
+    old = {"state": {"tasks": {"a": {"status": "Done"}}}, "interventions": {"a": 2}, "since": ""}
+    kv = older.path / "kv"
+    kv.mkdir()
+    for name in ("shop-10", "sprint-add-health"):
+        (kv / f"{name}.json").write_text(json.dumps(old))
+    older.set("shop", framework="stub", poll_s=0.2)
+    older.script(writes("a"))
+    answer = older.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert older.state_file("shop-10")["interventions"] == {}
+    assert (older.project("shop") / "forge.git").exists()
+    (kept,) = kv.glob("shop-10.json.foreign-*")
+    assert json.loads(kept.read_bytes()) == old
+    assert json.loads((kv / "sprint-add-health.json").read_bytes()) == old

@@ -150,24 +150,3 @@ def test_a_person_can_settle_an_escalated_task_by_merging_it(home: Home) -> None
     assert answer.code == 0, answer
     assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
     assert [e["state"] for e in home.escalations()] == ["closed"]
-
-
-def test_a_person_can_settle_an_escalated_task_by_cancelling_it(home: Home) -> None:
-    home.script(does("implement", "a", exit_code=1))
-    answer = home.sprint(task("a"), task("b", "a"))
-    home.caloron("issue", "close", str(answer.tasks["a"]["issue_number"]))
-    answer = home.caloron("resume")
-    assert answer.code == 10, answer
-    assert answer.statuses == {"a": "Cancelled", "b": "Blocked"}
-
-
-def test_comments_after_the_end_are_carried_out_by_the_next_resume(home: Home) -> None:
-    running, _ = _in_review(home)
-    issue = next(i["number"] for i in home.issues() if i.get("task") == "a")
-    assert home.caloron("issue", "comment", str(issue), "caloron:cancel").code == 0
-    assert running.wait().code == 10
-    home.gate("review").open()
-    assert home.caloron("issue", "comment", str(issue), "caloron:retry").code == 0
-    answer = home.caloron("resume")
-    assert answer.code == 0, answer
-    assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}

@@ -62,7 +62,7 @@ def test_the_demo_sprint_is_merged_on_gitea_and_the_next_sprint_gets_its_lessons
     live = live_project(bare_home, gitea, two_accounts=two_accounts)
     bare_home.script(*_demo(bare_home))
     began = time.monotonic()
-    answer = live.sprint()
+    answer = live.home.sprint()
     took = time.monotonic() - began
     assert answer.code == 0, (answer.stdout, answer.stderr)
     assert answer.statuses == dict.fromkeys(_DIAMOND, "Done")
@@ -129,7 +129,7 @@ def _second_sprint(live: Live) -> None:
     home = live.home
     plan = json.dumps([task("rounding")])
     home.script(does("po", output=plan), writes("rounding"), default="APPROVED")
-    answer = live.sprint()
+    answer = live.home.sprint()
     assert answer.code == 0, (answer.stdout, answer.stderr)
     prompt = home.prompts("po", sprint="demo-2")[0]
     assert "nobody said how numbers are rounded" in prompt
@@ -204,9 +204,12 @@ def test_a_gitea_that_dies_in_the_middle_costs_nothing_but_time(
         lambda: "does not answer" in bare_home.caloron("status", json=False).stdout,
         "status says that the forge does not answer",
     )
+    assert "The sprint waits: forge does not answer" in bare_home.caloron("why", json=False).stdout
     own_gitea.start()
     answer: Answer = running.wait()
     assert answer.code == 0, (answer.stdout, answer.stderr)
+    assert "the forge answers again" in answer.stderr
+    assert bare_home.caloron("status").data["last_sprint"]["outage"] == ""
     assert answer.statuses == dict.fromkeys("abc", "Done")
     assert {name: bare_home.attempts("implement", name) for name in "abc"} == dict.fromkeys(
         "abc", 1

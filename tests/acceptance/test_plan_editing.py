@@ -13,7 +13,7 @@ import yaml
 from tests.acceptance.terminals import Terminal
 from tests.support.home import Home, does, task, writes
 
-_ASKS = "[y/N/e]"
+_ASKS, _AGAIN = "[y/N/e]", "Edit it again?"
 
 
 @pytest.fixture
@@ -59,11 +59,7 @@ _THIRD = (
 
 def test_an_edited_plan_is_shown_again_and_runs_as_edited(planned: Home) -> None:
     terminal = Terminal(planned, "sprint", "go", EDITOR=_editor(planned, _THIRD))
-    terminal.read_until(_ASKS)
-    terminal.type("e\n")
-    terminal.read_until(_ASKS, times=2)
-    terminal.type("y\n")
-    code, screen = terminal.end()
+    code, screen = terminal.end((_ASKS, "e"), (_ASKS, "y"))
     assert code == 0, screen
     assert "└─ third  Another one" in screen
     assert planned.files() == {"first.txt": b"first\n", "third.txt": b"third\n"}
@@ -86,7 +82,7 @@ def test_the_plan_file_is_yaml_with_instructions_and_keeps_every_character(plann
     assert planned.events("plan_edited") == []
 
 
-@pytest.mark.parametrize("edit", ["pass", "text = ''", "text = '# only words\\n'", "text = '[]'"])
+@pytest.mark.parametrize("edit", ["pass", "text = '# only words\\n'"])
 def test_an_unchanged_or_empty_file_changes_nothing(planned: Home, edit: str) -> None:
     planned.caloron("kickoff", "go")
     answer = planned.caloron("resume", "--edit", "--yes", EDITOR=_editor(planned, edit))
@@ -100,13 +96,7 @@ def test_the_errors_of_an_invalid_plan_are_shown_and_it_can_be_edited_again(plan
     bad = "plan[0]['depends_on'] = ['second', 'ghost']; plan[1]['framework'] = 'abacus'"
     good = "plan[0]['depends_on'] = []; plan[1]['framework'] = ''"
     terminal = Terminal(planned, "sprint", "go", EDITOR=_editor(planned, bad, good + "; " + _THIRD))
-    terminal.read_until(_ASKS)
-    terminal.type("e\n")
-    terminal.read_until("Edit it again?")
-    terminal.type("\n")
-    terminal.read_until(_ASKS, times=2)
-    terminal.type("n\n")
-    code, screen = terminal.end()
+    code, screen = terminal.end((_ASKS, "e"), (_AGAIN, ""), (_ASKS, "n"))
     assert code == 11, screen
     assert "'ghost'" in screen
     assert "abacus" in screen
@@ -118,13 +108,7 @@ def test_the_errors_of_an_invalid_plan_are_shown_and_it_can_be_edited_again(plan
 def test_editing_can_be_cancelled_and_the_typed_text_is_there_the_next_time(planned: Home) -> None:
     bad = "plan[0]['title'] = ''"
     terminal = Terminal(planned, "sprint", "go", EDITOR=_editor(planned, bad))
-    terminal.read_until(_ASKS)
-    terminal.type("e\n")
-    terminal.read_until("Edit it again?")
-    terminal.type("n\n")
-    terminal.read_until(_ASKS, times=2)
-    terminal.type("n\n")
-    code, screen = terminal.end()
+    code, screen = terminal.end((_ASKS, "e"), (_AGAIN, "n"), (_ASKS, "n"))
     assert code == 11, screen
     (kept,) = _edits(planned)
     assert str(kept) in screen.replace("\n", "")
@@ -156,14 +140,9 @@ def test_an_editor_that_fails_is_named_and_the_plan_stays(
     answer = planned.caloron("resume", "--edit", "--yes", VISUAL=editor, EDITOR="true")
     assert answer.code == 8
     assert word in answer.error["message"]
-    terminal = Terminal(planned, "resume", VISUAL=editor)
-    terminal.read_until(_ASKS)
-    terminal.type("e\n")
-    terminal.read_until(word)
-    terminal.read_until(_ASKS, times=2)
-    terminal.type("y\n")
-    code, screen = terminal.end()
+    code, screen = Terminal(planned, "resume", VISUAL=editor).end((_ASKS, "e"), (_ASKS, "y"))
     assert code == 0, screen
+    assert word in screen
 
 
 def test_the_text_of_an_editor_that_failed_is_kept(planned: Home) -> None:
@@ -221,14 +200,6 @@ def _written(home: Home) -> tuple[list[str], list[str]]:
     dag = workspace / "dag.json"
     tasks = [t["id"] for t in json.loads(dag.read_text())] if dag.exists() else []
     return tasks, sorted(p.stem for p in workspace.glob("agents/*.agent"))
-
-
-def test_the_files_for_scripts_describe_the_edited_plan(planned: Home) -> None:
-    planned.caloron("kickoff", "go")
-    assert _written(planned) == ([], [])
-    edited = planned.caloron("resume", "--edit", "--yes", EDITOR=_editor(planned, _THIRD))
-    assert edited.code == 0, edited
-    assert _written(planned) == (["first", "third"], ["first", "third"])
 
 
 def test_a_plan_edited_before_its_first_answer_leaves_no_file_of_the_old_plan(

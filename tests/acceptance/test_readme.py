@@ -130,11 +130,3 @@ def assert_merged(newcomer: Newcomer) -> None:
     )
     assert shown.stdout == _CODE
     assert (newcomer.shop / "discount.py").read_text() == _CODE
-
-
-def test_a_misspelt_command_or_option_is_noticed(newcomer: Newcomer) -> None:
-    for line in ("make dmeo", "caloron doctr", "caloron init shop --repository ~/src/shop"):
-        script = f"export PATH=$PWD/.venv/bin:$PATH\n{line}\necho never\n"
-        typed = newcomer.types(script, newcomer.checkout, {})
-        assert typed.code != 0, line
-        assert "never" not in typed.screen

@@ -108,26 +108,6 @@ def test_the_named_commands_continue_the_task_and_the_retro_is_written_again(
     assert [s["completed"] for s in learned["sprints"]] == [3]
 
 
-def test_a_running_sprint_has_a_page_and_an_empty_inbox(home: Home) -> None:
-    writing = home.gate("writing")
-    home.script(writes("a", run=writing.line))
-    running = home.start_sprint(task("a"), task("b", "a"))
-    writing.wait_for_agent()
-    data = home.data("report")
-    assert (data["running"], data["phase"], data["needs"]) == (True, "running", [])
-    assert {t["id"]: t["why"] for t in data["tasks"]} == {
-        "a": "an agent is writing the change",
-        "b": "waiting for a",
-    }
-    assert home.data("inbox")["needs"] == []
-    assert not workspace(home, "retro_report.md").exists()
-    assert running.interrupt().code == 11
-    (need,) = home.data("inbox")["needs"]
-    assert (need["kind"], need["commands"]) == ("resume", ["caloron resume demo-1"])
-    # The user's own Ctrl-C is no problem of the sprint.
-    assert home.data("report")["problems"] == []
-
-
 class _Outside(HTMLParser):
     """Collects what a browser would load, and the text that it would show."""
 
@@ -234,15 +214,6 @@ def test_metrics_fill_every_field(read_only: Home) -> None:
     assert data["top_tools"] == [["bash", 1]]
 
 
-def test_before_the_first_sprint_there_are_no_figures_and_no_page(home: Home) -> None:
-    for command in ("metrics", "inbox"):
-        assert home.data(command)["project"] == "demo"
-    for words in ("report", "retro", "show 1", "report ../../etc"):
-        assert home.caloron(*words.split()).code == 3, words
-    for words in ("show", "report --format pdf"):
-        assert home.caloron(*words.split()).code == 2, words
-
-
 def test_a_lesson_of_the_first_sprint_stands_in_the_prompt_of_the_second_planner(
     home: Home,
 ) -> None:
@@ -290,16 +261,21 @@ def test_a_sprint_without_results_never_repeats_the_numbers_of_the_previous_spri
     assert (data["total_sprints"], data["total_tasks"], data["completed_tasks"]) == (2, 3, 1)
 
 
-@pytest.mark.parametrize("point", ["learnings.before_commit", "learnings.after_commit"])
-def test_a_crash_in_the_retro_loses_nothing_and_doubles_nothing(home: Home, point: str) -> None:
+def test_crashes_in_the_retro_lose_nothing_and_double_nothing(home: Home) -> None:
     home.script(writes("a", output=UNCLEAR))
-    once = home.root / "killed"
-    killed = home.caloron(
-        *("sprint", "make it so", "--yes", "--plan", str(home.plan(task("a")))),
-        CALORON_CRASH_AT=f"engine|{point}|1|{once}",
+    command: tuple[str, ...] = (
+        "sprint",
+        "make it so",
+        "--yes",
+        "--plan",
+        str(home.plan(task("a"))),
     )
-    assert (killed.code, once.exists()) == (-9, True)
-    assert not workspace(home, "learnings.json").exists()
+    for point in ("learnings.before_commit", "learnings.after_commit"):
+        once = home.root / point
+        killed = home.caloron(*command, CALORON_CRASH_AT=f"engine|{point}|1|{once}")
+        assert (killed.code, once.exists()) == (-9, True)
+        assert not workspace(home, "learnings.json").exists()
+        command = ("resume",)
     assert home.caloron("resume").code == 0
     learned = json.loads(workspace(home, "learnings.json").read_text())
     assert [s["sprint_id"] for s in learned["sprints"]] == ["demo-1"]

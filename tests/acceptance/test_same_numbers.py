@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from caloron.durations import span
 from tests.support.home import Home, does, task, writes
@@ -22,8 +25,10 @@ def _common_value(values: dict[str, Any]) -> Any:
     return next(iter(values.values()))
 
 
-def _stopped_killed_and_rejected(home: Home) -> None:
+@pytest.fixture(scope="module")
+def read_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     """A sprint with all that makes numbers differ: stopped, killed, rejected, fixed and merged."""
+    home = Home(tmp_path_factory.mktemp("ended")).init()
     stopped, killed = home.gate("stopped"), home.gate("killed")
     home.set(verify="true")
     home.script(
@@ -44,12 +49,16 @@ def _stopped_killed_and_rejected(home: Home) -> None:
     running.wait()
     killed.open()
     wait_for(lambda: not home.processes("shim.py"), "the agent is done")
+    assert home.caloron("resume").code == 0
+    yield home
+    home.close()
 
 
 def test_every_view_has_the_same_numbers_of_a_stopped_killed_and_rejected_sprint(
-    home: Home,
+    read_only: Home,
 ) -> None:
-    _stopped_killed_and_rejected(home)
+    home = read_only
+    # A sprint that has ended repeats its answer.
     ended = home.caloron("resume")
     assert ended.code == 0, ended
     views = ("report", "retro", "metrics", "status", "history", "agents")
@@ -127,10 +136,9 @@ def test_every_view_has_the_same_numbers_of_a_stopped_killed_and_rejected_sprint
         assert attempts == {"a": 5, "b": 2}[name]
 
 
-def test_every_view_numbers_attempts_in_the_same_way(home: Home) -> None:
+def test_every_view_numbers_attempts_in_the_same_way(read_only: Home) -> None:
     """A claim that began nothing takes a number of its own, which no view shows."""
-    _stopped_killed_and_rejected(home)
-    assert home.caloron("resume").code == 0
+    home = read_only
     trace = home.caloron("trace", "a").data
     logs = home.caloron("logs", "a").data["attempts"]
     views = {
@@ -188,10 +196,8 @@ def test_an_agent_is_counted_by_sprint_when_a_later_task_has_the_same_id(home: H
     assert first < text.index("4-fix") < second
 
 
-def test_the_report_names_rejections_and_crashes_but_no_acts_of_the_user(home: Home) -> None:
-    _stopped_killed_and_rejected(home)
-    assert home.caloron("resume").code == 0
-    report = home.caloron("report").data
+def test_the_report_names_rejections_and_crashes_but_no_acts_of_the_user(read_only: Home) -> None:
+    report = read_only.caloron("report").data
     rejected = [(r["task"], r["reason"]) for r in report["rejections"]]
     assert rejected == [("a", "say more in a.txt")]
     messages = [problem["what"] for problem in report["problems"]]
@@ -199,7 +205,7 @@ def test_the_report_names_rejections_and_crashes_but_no_acts_of_the_user(home: H
     assert not [what for what in messages if "was stopped" in what or "not needed" in what], (
         messages
     )
-    page = home.caloron("report", json=False).stdout
+    page = read_only.caloron("report", json=False).stdout
     assert "a: say more in a.txt" in page
     assert report["kpis"]["human_acts"] == 0
 

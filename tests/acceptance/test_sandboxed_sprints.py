@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 import yaml
 
-from tests.acceptance.repositories import from_repository, path_without
+from tests.acceptance.checkouts import from_repository
 from tests.support.home import Home, does, task, writes
-from tests.support.http_server import HttpServer, Reply
+from tests.support.sockets import greet, serving
 
 
 def test_agents_see_their_workspace_and_shared_folders_and_nothing_else_of_the_users(
@@ -54,22 +50,6 @@ def test_a_sprint_without_a_sandbox_prints_a_warning_and_records_it(home: Home) 
     assert (home.root / "planted").exists()
     again = home.caloron("resume")
     assert again.data["sandboxed"] is False
-
-
-def test_without_bubblewrap_nothing_begins_and_the_error_has_a_remedy(home: Home) -> None:
-    home.script(writes("a"))
-    home.environment["PATH"] = path_without(home, "bwrap")
-    answer = home.sprint(task("a"))
-    assert answer.code == 8, answer
-    assert answer.error["code"] == "PRECONDITION_FAILED"
-    assert "bwrap" in answer.error["message"]
-    assert "bubblewrap" in answer.error["hint"]
-    assert home.events("sprint_created") == []
-    assert home.issues() == []
-
-    answer = home.sprint(task("a"), options=("--unsandboxed",))
-    assert answer.code == 0, answer
-    assert "no sandbox" in answer.stderr
 
 
 def test_a_red_main_stops_the_sprint_before_any_agent_is_asked(bare_home: Home) -> None:
@@ -156,28 +136,14 @@ def test_tests_that_the_first_task_of_an_empty_project_writes_are_run_at_once(ho
     assert "NOTHING IS VERIFIED" not in answer.stderr
 
 
-_SUBMODULE = '[submodule "lib"]\n\tpath = lib\n\turl = ../lib\n'
-_LFS = "*.bin filter=lfs diff=lfs merge=lfs -text\n"
-
-
-@pytest.mark.parametrize(
-    ("files", "link", "named"),
-    [
-        ({".gitmodules": _SUBMODULE}, True, "submodules (lib)"),
-        ({"data/.gitattributes": _LFS, "data/x.txt": "x\n"}, False,
-         "Git LFS (data/.gitattributes)"),
-    ],
-    ids=["submodules", "LFS"],
-)  # fmt: skip
-def test_a_repository_with_submodules_or_lfs_is_refused_at_the_start(
-    bare_home: Home, files: dict[str, str], link: bool, named: str
-) -> None:
-    more = f"git update-index --add --cacheinfo 160000,{'1' * 40},lib" if link else "true"
-    home = from_repository(bare_home, files, more=more)
+def test_a_repository_with_submodules_is_refused_at_the_start(bare_home: Home) -> None:
+    files = {".gitmodules": '[submodule "lib"]\n\tpath = lib\n\turl = ../lib\n'}
+    link = f"git update-index --add --cacheinfo 160000,{'1' * 40},lib"
+    home = from_repository(bare_home, files, more=link)
     home.script(writes("a"))
     answer = home.sprint(task("a"))
     assert answer.code == 8, answer
-    assert named in answer.error["message"]
+    assert "submodules (lib)" in answer.error["message"]
     assert answer.error["hint"]
     assert home.events("sprint_created") == []
 
@@ -218,27 +184,8 @@ def test_commits_name_their_agent_whose_words_are_yaml_on_its_issue(home: Home) 
     assert "paint the shed green" in answer.stderr
 
 
-@contextmanager
-def _greeting(abstract: str = "") -> Iterator[int]:
-    """A service of this machine that says hello to everybody, at a port or an abstract socket."""
-    with socket.socket(socket.AF_UNIX if abstract else socket.AF_INET) as server:
-        server.bind(abstract or ("127.0.0.1", 0))
-        server.listen()
-
-        def greet() -> None:
-            while True:
-                try:
-                    with server.accept()[0] as caller:
-                        caller.sendall(b"hello")
-                except OSError:
-                    return
-
-        threading.Thread(target=greet, daemon=True).start()
-        yield 0 if abstract else server.getsockname()[1]
-
-
 def test_each_role_reaches_what_its_network_policy_allows(home: Home) -> None:
-    with _greeting() as allowed, _greeting() as other:
+    with serving(greet) as allowed, serving(greet) as other:
         program = home.root / "gates" / "hears.py"
         program.write_text(
             "import socket, sys\n"
@@ -267,22 +214,6 @@ def test_each_role_reaches_what_its_network_policy_allows(home: Home) -> None:
         "implement True True",
         "review False False",
     ]
-
-
-def test_behind_a_proxy_agents_and_setup_reach_their_allowed_hosts(home: Home) -> None:
-    ask = (
-        "python3 -c \"import urllib.request as r; print('far:', r.urlopen('http://far.invalid/')"
-        '.read().decode(), flush=True)"'
-    )
-    with HttpServer(lambda request: Reply(f"asked for {request.path}")) as proxy:
-        home.environment["HTTP_PROXY"] = proxy.url
-        home.set(setup=ask, allow_hosts=["far.invalid"])
-        home.script(writes("a", run=ask))
-        answer = home.sprint(task("a"))
-    assert answer.code == 0, answer
-    assert home.printed("far: ") == ["asked for http://far.invalid:80/"]
-    logs = [log.read_text() for log in home.run_files("setup.log")]
-    assert any("far: asked for http://far.invalid:80/" in text for text in logs)
 
 
 _SETUP_PROBE = """
@@ -314,7 +245,7 @@ def test_setup_reaches_only_the_allowed_sockets_of_this_machine(home: Home) -> N
     probe = home.root / "probe.py"
     probe.write_text(_SETUP_PROBE)
     name = f"caloron-test-{os.getpid()}-{time.monotonic_ns()}"
-    with _greeting() as offered, _greeting() as other, _greeting(f"\0{name}"):
+    with serving(greet) as offered, serving(greet) as other, serving(greet, abstract=name):
         home.set(
             setup=f"python3 {probe} {name} {other} {offered}",
             read_only=[str(probe)],

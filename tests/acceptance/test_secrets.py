@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.searching import everything, sources_of_secret
+from tests.acceptance.searching import sources_of_secret
 from tests.support.claude import claude
 from tests.support.home import Answer, Home, does, task, writes
 from tests.support.model_server import ModelServer, Rule, bash, write
 
 _NAME = "ANTHROPIC_API_KEY"
 _KEY = "sk-ant-api03-" + "Zq7Lw0Tn3Xc9Vb5Rm1" * 4
-
-
-def _sources_of_key(home: Home, *answers: Answer) -> list[str]:
-    """List the sources in which the key is readable."""
-    return sources_of_secret(home, _KEY, *answers)
 
 
 def test_an_agent_gets_only_the_keys_in_the_settings(home: Home) -> None:
@@ -31,7 +25,7 @@ def test_an_agent_gets_only_the_keys_in_the_settings(home: Home) -> None:
     assert home.printed("key: ") == [""]
     output = home.caloron("logs", "a").data["attempts"][0]["output"]
     assert "redacted" not in output
-    assert _sources_of_key(home, answer) == []
+    assert sources_of_secret(home, _KEY, answer) == []
 
 
 def test_a_key_that_an_agent_prints_is_written_to_no_file(home: Home) -> None:
@@ -55,7 +49,7 @@ def test_a_key_that_an_agent_prints_is_written_to_no_file(home: Home) -> None:
     # The agent really got the key, and really printed it.
     assert home.printed("key: ") == [f"[redacted {_NAME}]"] * 3
     logs = home.caloron("logs", "a")
-    assert _sources_of_key(home, answer, logs, home.caloron("issue", "show", "1")) == []
+    assert sources_of_secret(home, _KEY, answer, logs, home.caloron("issue", "show", "1")) == []
 
 
 def test_a_key_in_a_goal_or_a_plan_is_not_kept(home: Home) -> None:
@@ -64,7 +58,7 @@ def test_a_key_in_a_goal_or_a_plan_is_not_kept(home: Home) -> None:
     plan = home.plan(task("a", agent_prompt=f"log in with {_KEY}", acceptance=[_KEY]))
     answer = home.caloron("sprint", f"use {_KEY}", "--plan", str(plan), "--yes", "--debug")
     assert answer.code == 0, answer
-    assert _sources_of_key(home, answer) == []
+    assert sources_of_secret(home, _KEY, answer) == []
 
 
 def test_commits_with_a_key_in_their_tree_or_history_are_refused_and_named(home: Home) -> None:
@@ -77,7 +71,7 @@ def test_commits_with_a_key_in_their_tree_or_history_are_refused_and_named(home:
     assert answer.statuses == {"a": "Escalated", "b": "Escalated"}
     assert all(f"hold the value of {_NAME}" in row["why"] for row in answer.tasks.values())
     assert home.pulls() == []
-    assert _sources_of_key(home, answer) == []
+    assert sources_of_secret(home, _KEY, answer) == []
 
 
 def test_a_stopped_agents_work_with_a_key_in_it_is_not_saved(home: Home) -> None:
@@ -93,21 +87,12 @@ def test_a_stopped_agents_work_with_a_key_in_it_is_not_saved(home: Home) -> None
     answer = home.caloron("resume")
     assert answer.code == 0, answer
     assert home.files() == {"a.txt": b"a\n"}
-    assert _sources_of_key(home, answer) == []
+    assert sources_of_secret(home, _KEY, answer) == []
 
 
 #: A value that only its name marks as a secret.
 _WORD_NAME = "SHOP_PASSWORD"
 _WORD = "correct7horse!battery&staple"
-
-
-def _sources_of_password(home: Home, *answers: Answer) -> list[str]:
-    word = _WORD.encode()
-    forms = (word, base64.b64encode(word), base64.b64encode(b"x" + word)[4:-4])
-    answer_texts = [(f"answer {n}", (a.stdout + a.stderr).encode()) for n, a in enumerate(answers)]
-    return [
-        name for name, data in (*everything(home), *answer_texts) if any(f in data for f in forms)
-    ]
 
 
 @pytest.fixture
@@ -149,7 +134,7 @@ def test_a_password_split_over_reviews_and_feedback_is_written_to_no_file(
     )
     answer = shop.sprint(task("a"))
     assert answer.code == 0, answer
-    assert _sources_of_password(shop, answer, *_views(shop)) == []
+    assert sources_of_secret(shop, _WORD, answer, *_views(shop)) == []
 
 
 #: Ways to put a password into a commit.
@@ -180,7 +165,7 @@ def test_a_password_in_any_part_of_a_commit_is_refused(shop: Home) -> None:
     assert answer.statuses == dict.fromkeys(_LEAKS, "Escalated") | {"honest": "Done"}
     for name in _LEAKS:
         assert f"hold the value of {_WORD_NAME}" in answer.tasks[name]["why"], name
-    assert _sources_of_password(shop, answer) == []
+    assert sources_of_secret(shop, _WORD, answer) == []
 
 
 def test_a_password_is_on_no_command_line_and_in_no_environment_but_the_agents(
@@ -202,7 +187,7 @@ def test_a_password_is_on_no_command_line_and_in_no_environment_but_the_agents(
     assert lines == []
     # Only the user's own command and the processes inside the sandbox have it.
     assert not [line for line in environments if b"shim.py" in line or b"proxy.py" in line]
-    assert _sources_of_password(shop, answer) == []
+    assert sources_of_secret(shop, _WORD, answer) == []
 
 
 def test_the_key_of_the_model_is_stored_nowhere_even_if_the_agent_prints_it(
@@ -230,7 +215,7 @@ def test_the_key_of_the_model_is_stored_nowhere_even_if_the_agent_prints_it(
     assert answer.code == 0, answer
     # The tool really showed it to the model, so it was in the conversation.
     assert any(_KEY in text for text in asked)
-    assert _sources_of_key(home, answer, *_views(home)) == []
+    assert sources_of_secret(home, _KEY, answer, *_views(home)) == []
 
 
 #: Builds a signed commit, whose signature git passes to a program, and a commit to replace it.
@@ -265,4 +250,4 @@ def test_files_that_an_agent_swaps_after_the_checks_do_not_reach_main(shop: Home
     answer = shop.sprint(*(task(name) for name in moments))
     assert b"Linus" not in shop.git("log", "--format=%an %cn%n%B", "main")
     assert set(shop.files()) <= {f"{name}.txt" for name in moments}
-    assert _sources_of_password(shop, answer) == []
+    assert sources_of_secret(shop, _WORD, answer) == []

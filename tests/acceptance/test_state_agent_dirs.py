@@ -99,27 +99,6 @@ def test_a_changed_page_or_work_item_is_reported_and_repaired(
     assert [note["target"] for note in report["notes"]] == [str(page)]
 
 
-@pytest.mark.parametrize(
-    "damage",
-    ["DROP TRIGGER caloron_events_no_delete", "DROP TABLE caloron_notes", "folder"],
-)
-def test_any_damage_of_the_database_is_repaired(
-    home_copy: HomeCopy, agent: Path, damage: str
-) -> None:
-    file, good = agent / "state.sqlite", _errands(agent)
-    if damage.startswith("DROP"):
-        with closing(sqlite3.connect(file)) as connection:
-            connection.execute(damage)
-    else:
-        for name in ("state.sqlite", "state.sqlite-wal", "state.sqlite-shm"):
-            (agent / name).unlink(missing_ok=True)
-        if damage == "folder":
-            file.mkdir()
-    assert str(file) in home_copy.deviations()
-    assert home_copy.verify("--repair")["deviations"] == []
-    assert _errands(agent) == {item: status for item, status in good.items() if item != "mine"}
-
-
 def test_a_missing_folder_and_an_unknown_folder_are_no_deviations(
     home_copy: HomeCopy, agent: Path
 ) -> None:
@@ -175,25 +154,6 @@ def test_files_that_a_backup_cannot_contain_are_named_and_left_out(
     assert "agents/a/persona.md" in names
     assert not any(name.endswith(("link.md", "token.md", "huge.bin")) for name in names)
     assert b"hunter2-is" not in made.read_bytes()
-
-
-def test_a_backup_taken_while_an_agent_works_can_be_resumed(home: Home) -> None:
-    gate = home.gate("work")
-    home.script(writes("a", run=gate.line))
-    running = home.start_sprint(task("a"))
-    gate.wait_for_agent()
-    (home.root / "kept").mkdir()
-    made = home.root / "kept" / "busy.tar"
-    assert home.caloron("state", "backup", str(made)).code == 0
-    gate.open()
-    assert running.wait().code == 0
-    number = home.caloron("agents", "show", "a").data["cycle"]["number"]
-    assert home.caloron("state", "restore", str(made), "--force").code == 0
-    assert home.caloron("resume").code == 0
-    shown = home.caloron("agents", "show", "a").data
-    assert {errand["status"] for errand in shown["queue"]} == {"done"}
-    assert shown["cycle"]["number"] > number
-    assert home.caloron("state", "verify").code == 0
 
 
 def test_the_log_of_a_damaged_file_is_kept_with_it(home_copy: HomeCopy, agent: Path) -> None:

@@ -87,19 +87,22 @@ def test_an_edit_while_an_agent_works_is_kept_aside(home: Home) -> None:
 
 
 @pytest.mark.parametrize("moment", ["before_commit", "after_commit"])
-@pytest.mark.parametrize("file", ["dag.json", "sprints.json", "agent_versions.json"])
-def test_a_crash_around_the_write_of_any_file_is_repaired_by_the_next_run(
-    home: Home, file: str, moment: str
+def test_crashes_around_the_writes_of_files_are_repaired_by_the_next_run(
+    home: Home, moment: str
 ) -> None:
     home.script(writes("a"))
-    # The second time, because the first versions are written before any agent worked.
-    times = 2 if file == "agent_versions.json" else 1
-    once = home.root / "killed"
-    killed = home.caloron(
-        *("sprint", "make it so", "--yes", "--plan", str(home.plan(task("a")))),
-        CALORON_CRASH_AT=f"engine|{file}.{moment}|{times}|{once}",
+    command: tuple[str, ...] = (
+        "sprint",
+        "make it so",
+        "--yes",
+        "--plan",
+        str(home.plan(task("a"))),
     )
-    assert (killed.code, once.exists()) == (-9, True)
+    for file in ("dag.json", "sprints.json", "agent_versions.json"):
+        once = home.root / f"killed at {file}"
+        killed = home.caloron(*command, CALORON_CRASH_AT=f"engine|{file}.{moment}|1|{once}")
+        assert (killed.code, once.exists()) == (-9, True), file
+        command = ("resume",)
     answer = home.caloron("resume")
     assert answer.code == 0, answer
     workspace = home.project() / "workspace"

@@ -219,20 +219,6 @@ def test_a_sprint_stopped_in_mid_verification_goes_on_with_it(home: Home) -> Non
     assert home.files() == {"a.txt": b"a\n"}
 
 
-def test_a_stop_while_a_project_is_set_up_fails_no_task(home: Home) -> None:
-    home.set(setup="echo at setup; sleep 600", verify="true")
-    home.script(writes("a"))
-    running = home.start_sprint(task("a"))
-    running.wait_for_line("setting up")
-    answer = running.interrupt()
-    assert answer.code == 11, answer
-    assert "setup failed" not in answer.stderr
-    home.set(setup="none")
-    answer = home.caloron("resume")
-    assert answer.code == 0, answer
-    assert home.files() == {"a.txt": b"a\n"}
-
-
 def _killed_with_an_agent_at_work(home: Home) -> int:
     """The process of an agent whose engine was killed."""
     _stuck_writer(home)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tests.support.home import Home, does, task, writes
-from tests.support.wait import wait_for
 
 #: An agent is silent after 0.9 seconds, and has half a second to answer a probe.
 IMPATIENT: dict[str, Any] = {"stall_threshold_m": 0.015, "probe_grace_s": 0.5}
@@ -51,26 +50,6 @@ def test_a_stopped_agent_is_probed_restarted_escalated_and_released_by_a_comment
     assert home.state_file()["interventions"] == {}
 
 
-def test_a_release_while_the_sprint_runs_lets_the_task_go_on_without_a_resume(home: Home) -> None:
-    other = home.gate("other")
-    home.set(**IMPATIENT)
-    home.script(
-        does("implement", "a", attempt=[1, 2], run=_hangs(home)),
-        writes("a"),
-        # Busy, so that it does not count as silent.
-        writes("b", run=other.line.replace("sleep 0.03", "echo waiting; sleep 0.1")),
-    )
-    running = home.start_sprint(task("a"), task("b"))
-    home.wait_for_status("a", "Escalated")
-    escalation = wait_for(home.escalations, "an escalation issue")[0]
-    home.caloron("issue", "comment", str(escalation["number"]), "resolved")
-    home.wait_for_status("a", "Done")
-    other.open()
-    answer = running.wait()
-    assert answer.code == 0, answer
-    assert len(home.escalations()) == 1
-
-
 def test_an_agent_that_recovers_continues_and_a_hanging_reviewer_does_not_approve(
     home: Home,
 ) -> None:
@@ -97,16 +76,3 @@ def test_a_printing_and_a_busy_agent_are_left_alone(home: Home) -> None:
     answer = home.sprint(task("slow"), task("busy"))
     assert answer.code == 0, answer
     assert len(home.events("attempt_started")) == 4  # the agents and their reviewers
-
-
-def test_an_agent_that_never_ends_is_stopped_though_it_prints(home: Home) -> None:
-    home.set(timeout_s=1.5, probe_grace_s=0.5)
-    home.script(
-        writes("a", run=f": {home.root}/; while :; do echo busy; sleep 0.1; done"),
-    )
-    answer = home.sprint(task("a"))
-    assert answer.code == 10, answer
-    assert "running for" in answer.tasks["a"]["why"]
-    assert home.attempts("implement", "a") == 2
-    assert home.processes() == []
-    assert len(home.escalations()) == 1

@@ -13,37 +13,16 @@ def _planned(home: Home) -> None:
     home.script(does("po", output=plan), writes("first"), writes("second"))
 
 
-def test_a_plan_is_shown_and_runs_once_the_user_says_yes(home: Home) -> None:
-    _planned(home)
-    terminal = Terminal(home, "sprint", "make it so")
-    terminal.read_until("Run these 2 tasks?")
-    terminal.type("y\n")
-    code, screen = terminal.end()
-    assert code == 0, screen
-    assert "  first  Task first\n  └─ second  Task second\n" in screen
-    assert "2 tasks: 2 steps after each other, up to 4 at once" in screen
-    assert "about 4 agent runs; cost and time are unknown without an earlier" in screen
-    assert "budget: $20.00" in screen
-    assert "2/2 done" in screen
-    assert home.files() == {"first.txt": b"first\n", "second.txt": b"second\n"}
-
-
 def test_a_plan_that_is_declined_is_kept_and_runs_after_resume_says_yes(home: Home) -> None:
     _planned(home)
-    terminal = Terminal(home, "sprint", "make it so")
-    terminal.read_until("Run these 2 tasks?")
-    terminal.type("n\n")
-    code, screen = terminal.end()
+    code, screen = Terminal(home, "sprint", "make it so").end(("Run these 2 tasks?", "n"))
     assert code == 11, screen
     assert "waits for approval" in screen
     assert "caloron discard" in screen
     assert home.issues() == []
     assert "your yes" in home.caloron("why").data["why"]
 
-    terminal = Terminal(home, "resume")
-    terminal.read_until("Run these 2 tasks?")
-    terminal.type("y\n")
-    code, screen = terminal.end()
+    code, screen = Terminal(home, "resume").end(("Run these 2 tasks?", "y"))
     assert code == 0, screen
     assert home.attempts("po") == 1
 

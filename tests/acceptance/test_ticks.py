@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.gitea_home import GiteaHome
 from tests.support.gitea import Server
 from tests.support.home import Answer, Home, does, task, writes
+from tests.support.live import GiteaHome
 from tests.support.wait import process_lives, wait_for
 
 DIAMOND = (task("a"), task("b", "a"), task("c", "a"), task("d", "b", "c"))
@@ -51,14 +51,6 @@ def until_ended(home: Home) -> Answer:
             return answer
         time.sleep(0.05)
     raise AssertionError(f"it never ended: {answer}")
-
-
-def tick_until(home: Home, task: str, status: str) -> None:
-    for _ in range(_MOST_TICKS):
-        if tick(home).data["statuses"].get(task) == status:
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{task} was never {status}")
 
 
 def purposes(home: Home, number: int) -> Counter[str]:
@@ -105,22 +97,6 @@ def test_a_diamond_with_a_rejected_change_is_driven_by_ticks_that_are_killed(
     assert answer.tasks["b"]["review_rounds"] == 2
     again = tick(home)
     assert (again.code, again.statuses) == (0, answer.statuses)
-
-
-def test_ticks_have_the_same_result_as_a_single_command(tmp_path: Path) -> None:
-    ends = []
-    for name in ("ticks", "sprint"):
-        home = Home(tmp_path / name).init()
-        home.script(*(writes(id) for id in "abcd"))
-        if name == "ticks":
-            begin(home, *DIAMOND)
-            answer = until_ended(home)
-        else:
-            answer = home.sprint(*DIAMOND)
-        markers = [sorted(purposes(home, t["issue_number"])) for t in answer.tasks.values()]
-        ends.append((answer.code, answer.statuses, home.files(), len(home.pulls()), markers))
-        home.close()
-    assert ends[0] == ends[1]
 
 
 def test_an_agent_lives_on_between_ticks_and_two_ticks_exclude_each_other(home: Home) -> None:
@@ -186,64 +162,6 @@ def test_a_waiting_plan_runs_once_a_person_approves_it(home: Home) -> None:
     assert until_ended(home).code == 0
 
 
-def test_a_pull_request_that_a_person_closes_goes_back_to_its_agent(anywhere: Home) -> None:
-    home, gate = anywhere, anywhere.gate("review")
-    home.script(
-        does("review", "a", run=gate.line, output="APPROVED"),
-        does("fix", "a", files={"a.txt": "a, as the person wants it\n"}),
-        writes("a"),
-    )
-    begin(home, task("a"))
-    wait_for(lambda: [tick(home), gate.arrivals][1], "a review")
-    (pull,) = home.pulls("open")
-    assert home.caloron("pr", "close", str(pull["number"])).code == 0
-    tick_until(home, "a", "InProgress")
-    gate.open()
-    answer = until_ended(home)
-    assert answer.code == 0, answer
-    assert sorted(pull["state"] for pull in home.pulls()) == ["closed", "merged"]
-
-
-def test_repeated_and_late_snapshots_change_nothing(anywhere: Home) -> None:
-    """Before every tick all earlier snapshots are reported again, in another order."""
-    home, chance, observations = anywhere, random.Random(3), set[bytes]()
-    home.script(writes("a"), writes("b"))
-    begin(home, task("a"), task("b", "a"))
-    tick(home)
-    with home.ledger() as ledger:
-        cursor = ledger.execute("SELECT value FROM kv WHERE key LIKE 'forge_cursor/%'").fetchone()
-    for _ in range(_MOST_TICKS):
-        with home.ledger() as ledger:
-            # The forge is polled from the start, and older snapshots come after newer ones.
-            ledger.execute("UPDATE kv SET value = ? WHERE key LIKE 'forge_cursor/%'", cursor)
-            observations |= {row[0] for row in ledger.execute("SELECT data FROM observations")}
-            old = sorted(observations)
-            chance.shuffle(old)
-            ledger.executemany(
-                "INSERT INTO inbox (sprint, key, data) VALUES ('demo-1', ?, ?)",
-                [(f"again/{chance.random()}", data) for data in old],
-            )
-        answer = tick(home)
-        if answer.code or answer.data["ended"]:
-            break
-    assert answer.code == 0, answer
-    assert len(observations) > 10
-    assert_each_once(home, answer)
-
-
-def test_a_silent_agent_is_probed_and_restarted_by_ticks(home: Home) -> None:
-    home.set(stall_threshold_m=0.015, probe_grace_s=0.5)
-    hang = f"echo 'hanging: {home.root}/'; kill -STOP $PPID $$"
-    home.script(does("implement", "a", attempt=1, run=hang), writes("a"))
-    begin(home, task("a"))
-    answer = until_ended(home)
-    assert answer.code == 0, answer
-    comments = home.comments(answer.tasks["a"]["issue_number"])
-    assert len([c for c in comments if c.startswith("@caloron-agent-a has been silent")]) == 1
-    assert len([c for c in comments if c.startswith("The agent is restarted")]) == 1
-    assert home.processes() == []
-
-
 def test_a_schedule_of_the_first_compositions_drives_a_sprint(home: Home) -> None:
     """The job `sprint-tick` as it always was: its graph by name, the id of the sprint, a minute."""
     home.script(writes("a"))
@@ -277,20 +195,15 @@ def test_an_unavailable_forge_is_reported_and_nothing_is_lost(
     home.close()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
+def test_a_tick_of_an_unknown_or_unplanned_sprint_is_refused(home: Home) -> None:
+    for arguments, code, words in (
         (("--sprint", "nobody-1"), 3, "nobody-1"),
         (("--sprint", "demo-9"), 3, "demo-9"),
         (("--sprint", "../x-1"), 2, "../x"),
         (("--sprint", ""), 2, "SPRINT"),
         (("--limit", "0"), 2, "--limit"),
         ((), 3, "no sprint"),
-    ],
-)
-def test_a_tick_of_an_unknown_or_unplanned_sprint_is_refused(
-    home: Home, arguments: tuple[str, ...], code: int, words: str
-) -> None:
-    answer = home.caloron("tick", *arguments)
-    assert answer.code == code, answer
-    assert words in answer.error["message"]
+    ):
+        answer = home.caloron("tick", *arguments)
+        assert answer.code == code, answer
+        assert words in answer.error["message"]

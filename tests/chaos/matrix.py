@@ -7,7 +7,6 @@ import random
 import resource
 import shutil
 import signal
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -125,7 +124,7 @@ def _run(world: World, cell: Cell, expected: dict[str, Any]) -> None:
         resumes += 1
         extra = {"CALORON_CRASH_AT": then}
         # Killed before the goal was recorded: there is nothing to resume, the user asks again.
-        words = ("resume",) if goal_recorded(world) else ("sprint", "goal", "--yes")
+        words = ("resume",) if world.goal_recorded() else ("sprint", "goal", "--yes")
         code = world.run(*words, **extra)
     cell.killed, cell.killed_again = first.exists(), again.exists()
     if code != 0:
@@ -137,21 +136,6 @@ def _run(world: World, cell: Cell, expected: dict[str, Any]) -> None:
         for name in expected
         if actual[name] != expected[name]
     ]
-
-
-def goal_recorded(world: World) -> bool:
-    """True if there is a sprint to resume."""
-    ledger = world.project() / "ledger.sqlite"
-    if not ledger.exists():
-        return False
-    connection = sqlite3.connect(ledger, timeout=10)
-    try:
-        there = "SELECT 1 FROM sqlite_master WHERE name = 'sprints'"
-        if not connection.execute(there).fetchone():
-            return False
-        return connection.execute("SELECT 1 FROM sprints").fetchone() is not None
-    finally:
-        connection.close()
 
 
 def problems_of(world: World) -> list[str]:

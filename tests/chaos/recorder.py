@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,6 +43,14 @@ def record(
     log.touch()
     engine = world.begin(*sprint, CALORON_CRASH_LOG=str(log))
     moments: list[tuple[Point, str]] = []
+    stop_at_each_point(engine, log, lambda point: moments.append((point, form(world))))
+    return moments, engine.returncode
+
+
+def stop_at_each_point(
+    process: subprocess.Popen[bytes], log: Path, act: Callable[[Point], None]
+) -> None:
+    """Act each time that the process, or a child of it, has stopped itself at a crash point."""
     give_up = time.monotonic() + PATIENCE_S
     line = ""
     with log.open("r") as lines:
@@ -49,15 +58,15 @@ def record(
             # A reader may see the first part of a line that is being written.
             line += lines.readline()
             if line.endswith("\n"):
-                pid, process, name, k = line.strip().split("|")
+                pid, kind, name, k = line.strip().split("|")
                 line = ""
                 if _has_stopped(int(pid)):
-                    moments.append((Point(process, name, int(k)), form(world)))
+                    act(Point(kind, name, int(k)))
                     os.kill(int(pid), signal.SIGCONT)
-            elif engine.poll() is not None:
-                return moments, engine.returncode
+            elif process.poll() is not None:
+                return
             else:
-                assert time.monotonic() < give_up, f"the sprint hangs after {moments[-1:]}"
+                assert time.monotonic() < give_up, f"it hangs after {log.read_text()[-200:]}"
                 time.sleep(0.0005)
 
 

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from caloron.agentstate.instance import AgentInstance
 from caloron.cycles import Cycles, location_of
 from caloron.cycles.state import CycleState, apply
 from caloron.cycles.storage import Log
+from tests.chaos.recorder import Point, stop_at_each_point
 
 CALORON = (sys.executable, "-c", "from caloron.cli.start import run; run()")
 PATIENCE_S = 60
@@ -83,25 +83,10 @@ def points_of(folder: Path, line: str) -> list[str]:
         env=environment(folder, CALORON_CRASH_LOG=str(log)),
         stdout=subprocess.DEVNULL,
     )
-    handled = 0
-    give_up = time.monotonic() + PATIENCE_S
-    while process.poll() is None:
-        assert time.monotonic() < give_up
-        lines = log.read_text().splitlines()
-        if len(lines) > handled and _stopped(process.pid):
-            handled = len(lines)
-            process.send_signal(signal.SIGCONT)
-        time.sleep(0.001)
+    points: list[Point] = []
+    stop_at_each_point(process, log, points.append)
     assert process.returncode == 0
-    return ["|".join(entry.split("|")[2:]) for entry in log.read_text().splitlines()]
-
-
-def _stopped(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return False
-    return stat[stat.rindex(b")") + 2 :][:1] == b"T"
+    return [f"{point.name}|{point.k}" for point in points]
 
 
 def killed_at(folder: Path, line: str, point: str) -> None:

@@ -16,14 +16,14 @@ from tests.chaos.forms import durable_form, final_form
 from tests.chaos.matrix import problems_of
 from tests.chaos.recorder import record
 from tests.chaos.world import World, new_world
+from tests.support.home import does, task, writes
 
-PLAN = [{"id": "a", "title": "A", "agent_prompt": "write a", "depends_on": []}]
 RESPONSES = (
-    {"when": {"role": "po"}, "output": json.dumps(PLAN)},
-    {"when": {"role": "implement"}, "files": {"a.txt": "a\n"}, "output": "done"},
-    {"when": {"role": "review", "round": 1}, "output": "CHANGES_NEEDED: more"},
-    {"when": {"role": "fix"}, "files": {"a.txt": "more a\n"}, "output": "done"},
-    {"when": {"role": "review"}, "output": "APPROVED"},
+    does("po", output=json.dumps([task("a")])),
+    writes("a"),
+    does("review", round=1, output="CHANGES_NEEDED: more"),
+    does("fix", files={"a.txt": "more a\n"}),
+    does("review", output="APPROVED"),
 )
 
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.gitea_home import GiteaHome
-from tests.support.gitea import Server
 from tests.support.home import Home
 
 pytestmark = pytest.mark.usefixtures("user_without_hermes")
@@ -82,15 +80,6 @@ def test_a_breadcrumb_that_is_killed_twice_is_there_once(
     home: Home, issue: int, point: str, tmp_path: Path
 ) -> None:
     check(home, issue, point, tmp_path)
-
-
-def test_on_gitea_a_breadcrumb_that_is_killed_twice_is_there_once(
-    tmp_path_factory: pytest.TempPathFactory, gitea: Server
-) -> None:
-    home = GiteaHome(tmp_path_factory.mktemp("killed"), gitea).on_gitea()
-    for nth, point in enumerate(STEPS):
-        number = home.repository.open_issue("Broken", "It is broken.")["number"]
-        check(home, number, point, tmp_path_factory.mktemp("points"), f"agent-{nth}")
 
 
 def test_many_calls_at_once_leave_a_single_comment(home: Home, issue: int) -> None:

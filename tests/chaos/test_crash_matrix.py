@@ -2,19 +2,66 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.chaos.matrix import Cell, cpu_seconds, representatives, run_cells, summary
 from tests.chaos.recorder import Point, record
-from tests.chaos.smallest import smallest_sprint
-from tests.chaos.world import World
+from tests.chaos.world import World, new_world
+from tests.support.git import git
+from tests.support.home import does, task, writes
 
 _ENOUGH = 0.8
+
+
+_READING = "reading b"
+_PUSHED = "pushed"
+
+
+def smallest_sprint(folder: Path) -> World:
+    """A planner, a → b; a is rejected once, and main moves under b while b is reviewed."""
+    world = new_world(folder)
+    world.person = _push_once
+    world.work = {"a": {"a.txt": "more a"}, "b": {"b.txt": "b and theirs"}}
+    world.script(*_responses(world.gates))
+    return world
+
+
+def _responses(shown: Path) -> list[dict[str, Any]]:
+    waits = f"echo {_READING}; while [ ! -e {shown}/{_PUSHED} ]; do sleep 0.02; done"
+    return [
+        does("po", output=f"The plan:\n{json.dumps([task('a'), task('b', 'a')])}"),
+        writes("a", output="done"),
+        does("review", "a", round=1, output="CHANGES_NEEDED: more"),
+        does("fix", "a", files={"a.txt": "more a\n"}, output="done"),
+        writes("b", output="done"),
+        does("review", "b", round=1, run=waits, output="APPROVED"),
+        does("resolve", files={"b.txt": "b and theirs\n"}, output="done"),
+        does("review", output="fine\nAPPROVED"),
+    ]
+
+
+def _push_once(world: World) -> None:
+    """A person pushes to main, in conflict with b, while b is read by its reviewer."""
+    done = world.gates / _PUSHED
+    if done.exists() or not world.count_printed(_READING):
+        return
+    with tempfile.TemporaryDirectory(dir=world.root, prefix="clone-") as folder:
+        clone = Path(folder, "c")
+        if "b.txt" not in git(world.forge_git, "ls-tree", "--name-only", "main").split():
+            git(world.root, "clone", "--quiet", "--branch", "main", world.forge_git, clone)
+            (clone / "b.txt").write_text("theirs\n", "utf-8")
+            git(clone, "add", "b.txt")
+            git(clone, "commit", "--quiet", "-m", "Ada writes b too")
+            git(clone, "push", "--quiet", "origin", "HEAD:main")
+    done.touch()
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sqlite3
 import sys
 import time
 from collections import Counter
@@ -23,14 +22,13 @@ from typing import Any
 import pytest
 
 from tests.chaos.forms import lost_work
-from tests.chaos.matrix import goal_recorded
 from tests.chaos.recorder import Point
 from tests.chaos.world import World, new_world
 from tests.support import blind_gitea
 from tests.support.figures import record_figures
 from tests.support.gitea import Gitea, Repository
 from tests.support.home import SOURCE, does, task, writes
-from tests.support.live import REVIEWER_TOKEN, TOKEN, artefacts, done_twice
+from tests.support.live import REVIEWER_TOKEN, TOKEN, artefacts, done_twice, gitea_options
 
 _AT_ONCE = 3 * (os.cpu_count() or 1)
 _AROUND = ("effect.intend", "effect.do", "effect.record")
@@ -152,15 +150,12 @@ class Scenario:
             cell.problems.append(f"exit code {code}\n{world.log()}")
 
     def _words(self, world: World) -> tuple[str, ...]:
-        return ("resume",) if goal_recorded(world) else _RUN
+        return ("resume",) if world.goal_recorded() else _RUN
 
 
 def _effects(world: World) -> list[Effect]:
     """List all effects on the forge in their order."""
-    connection = sqlite3.connect(world.project() / "ledger.sqlite", timeout=10)
-    sql = "SELECT key, task, kind FROM actions WHERE state = 'done' ORDER BY id"
-    rows = connection.execute(sql).fetchall()
-    connection.close()
+    rows = world.rows("SELECT key, task, kind FROM actions WHERE state = 'done' ORDER BY id")
     counts: Counter[tuple[str, str]] = Counter()
     effects = []
     for key, name, kind in rows:
@@ -180,10 +175,9 @@ def _of_each_purpose(effects: Iterable[Effect]) -> list[Effect]:
 
 def _one_account(folder: Path, gitea: Gitea) -> Scenario:
     """A task that is rejected once; verdicts are comments."""
-    options = ("--forge", "gitea", "--host", gitea.url, "--token-env", TOKEN)
     robot = gitea.person("robot")
-    first = gitea.repository(robot).full_name
-    template = new_world(folder / "template", *options, "--repo", first, env={TOKEN: robot.token})
+    options = gitea_options(gitea.repository(robot))
+    template = new_world(folder / "template", *options, env={TOKEN: robot.token})
     template.work = {"a": {"a.txt": "more a"}}
     template.script(
         writes("a"),
@@ -201,8 +195,7 @@ def _two_accounts(folder: Path, gitea: Gitea) -> Scenario:
     repository.collaborator(second)
     template = new_world(
         folder / "template",
-        *("--forge", "gitea", "--host", gitea.url, "--repo", repository.full_name),
-        *("--token-env", TOKEN, "--reviewer-token-env", REVIEWER_TOKEN),
+        *gitea_options(repository, reviewer=True),
         env={
             TOKEN: robot.token,
             REVIEWER_TOKEN: second.token,

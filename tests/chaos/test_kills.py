@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -16,11 +15,11 @@ import pytest
 from tests.chaos.forms import final_form, lost_work
 from tests.chaos.matrix import problems_of
 from tests.chaos.world import SPRINT, World, new_world
+from tests.support.home import does, task, writes
 from tests.support.wait import wait_for
 
-PLAN = [{"id": "a", "title": "A", "agent_prompt": "write a", "depends_on": []}]
-PLANNER = {"when": {"role": "po"}, "output": json.dumps(PLAN)}
-REVIEW = {"when": {"role": "review"}, "output": "APPROVED"}
+PLANNER = does("po", output=json.dumps([task("a")]))
+REVIEW = does("review", output="APPROVED")
 
 
 @pytest.fixture
@@ -31,30 +30,8 @@ def world(tmp_path: Path) -> Iterator[World]:
     world.kill_everything()
 
 
-def rows(world: World, sql: str) -> list[tuple[Any, ...]]:
-    if not (world.project() / "ledger.sqlite").exists():
-        return []
-    connection = sqlite3.connect(world.project() / "ledger.sqlite", timeout=10)
-    try:
-        return connection.execute(sql).fetchall()
-    except sqlite3.OperationalError:
-        # The query came before the tables were there.
-        return []
-    finally:
-        connection.close()
-
-
-def prints(name: str, **more: Any) -> dict[str, Any]:
-    """Let an agent print a line each time it runs."""
-    return {"run": f"echo {name}"} | more
-
-
 def times(name: str, world: World) -> int:
     return world.count_printed(name)
-
-
-def writes_a(**more: Any) -> dict[str, Any]:
-    return {"when": {"role": "implement"}, "files": {"a.txt": "a\n"}, "output": "done"} | more
 
 
 def shims(world: World, role: str = "") -> list[int]:
@@ -66,7 +43,7 @@ def shims(world: World, role: str = "") -> list[int]:
 def at_work(world: World, attempt: int = 1) -> bool:
     """True if the agent that implements was started for this attempt."""
     begun = f"SELECT 1 FROM leases WHERE attempt = {attempt} AND item LIKE '%implement'"
-    return bool(rows(world, begun))
+    return bool(world.rows(begun))
 
 
 def kill(*pids: int) -> None:
@@ -83,7 +60,7 @@ def assert_done(world: World) -> None:
 
 
 def failures(world: World) -> int:
-    ((data,),) = rows(world, "SELECT data FROM tasks")
+    ((data,),) = world.rows("SELECT data FROM tasks")
     return int(json.loads(data)["attempts"]["failures"])
 
 
@@ -92,12 +69,12 @@ def test_an_engine_killed_while_the_planner_thinks_goes_on_with_the_same_planner
 ) -> None:
     """The goal is recorded before the planner is asked."""
     wait = f"echo asked; while [ ! -e {world.gates}/open ]; do sleep 0.05; done"
-    world.script(PLANNER | {"run": wait}, writes_a(), REVIEW)
+    world.script(PLANNER | {"run": wait}, writes("a"), REVIEW)
     engine = world.begin("sprint", "what I want", "--yes")
     wait_for(partial(times, "asked", world), "a planner at work")
     kill(engine.pid)
     engine.wait()
-    assert rows(world, "SELECT goal FROM sprints") == [("what I want",)]
+    assert world.rows("SELECT goal FROM sprints") == [("what I want",)]
     (world.gates / "open").touch()
 
     assert world.run("resume") == 0, world.log()
@@ -117,7 +94,7 @@ def test_an_engine_killed_while_the_planner_thinks_goes_on_with_the_same_planner
     ],
 )
 def test_a_planner_that_has_answered_is_not_asked_again(world: World, point: str) -> None:
-    world.script(PLANNER | prints("asked"), writes_a(), REVIEW)
+    world.script(PLANNER | {"run": "echo asked"}, writes("a"), REVIEW)
     killed = world.root / "killed"
     code = world.run("sprint", "goal", "--yes", CALORON_CRASH_AT=f"{point}|{killed}")
     if code == -signal.SIGKILL:
@@ -140,7 +117,7 @@ def test_a_shim_killed_in_any_role_leaves_no_process_and_its_work_is_repeated(
     wait = 'echo at work; [ "$CALORON_ATTEMPT" != 1 ] || sleep 600'
     if role == "verify":
         world.set(verify=wait)
-    others: tuple[dict[str, Any], ...] = (PLANNER, writes_a(), REVIEW)
+    others: tuple[dict[str, Any], ...] = (PLANNER, writes("a"), REVIEW)
     world.script(*(r | ({"run": wait} if r["when"]["role"] == role else {}) for r in others))
     engine = world.begin("sprint", "goal", "--yes")
     wait_for(partial(times, "at work", world), f"the {role} at work")
@@ -157,7 +134,7 @@ def test_a_shim_killed_in_any_role_leaves_no_process_and_its_work_is_repeated(
 
 
 def test_work_of_an_agent_that_ended_without_an_engine_is_used(world: World) -> None:
-    world.script(PLANNER, writes_a(**prints("worked"), sleep_s=0.5), REVIEW)
+    world.script(PLANNER, writes("a", run="echo worked", sleep_s=0.5), REVIEW)
     engine = world.begin("sprint", "goal", "--yes")
     wait_for(partial(at_work, world), "an agent at work")
     kill(engine.pid)
@@ -173,12 +150,8 @@ def test_work_of_an_agent_that_ended_without_an_engine_is_used(world: World) -> 
 def test_what_an_agent_had_written_when_it_was_killed_is_kept_under_a_salvage_ref(
     world: World,
 ) -> None:
-    half = writes_a(
-        when={"role": "implement", "attempt": 1},
-        files={"half.txt": "half of it\n"},
-        run="echo written; sleep 60",
-    )
-    world.script(PLANNER, half, writes_a(), REVIEW)
+    half = writes("a", {"half.txt": "half of it\n"}, attempt=1, run="echo written; sleep 60")
+    world.script(PLANNER, half, writes("a"), REVIEW)
     engine = world.begin("sprint", "goal", "--yes")
     wait_for(partial(times, "written", world), "some work")
     kill(engine.pid, *shims(world))
@@ -186,7 +159,7 @@ def test_what_an_agent_had_written_when_it_was_killed_is_kept_under_a_salvage_re
 
     assert world.run("resume") == 0, world.log()
 
-    ((payload,),) = rows(world, "SELECT payload FROM events WHERE type = 'work_salvaged'")
+    ((payload,),) = world.rows("SELECT payload FROM events WHERE type = 'work_salvaged'")
     kept = json.loads(payload)["ref"]
     assert (world.project() / "mirror.git" / kept).exists()
     assert_done(world)
@@ -196,8 +169,8 @@ def test_a_frozen_agent_whose_lease_was_taken_back_is_ended_by_the_next_engine(
     world: World,
 ) -> None:
     """The engine that took the lease back died before it could stop the agent."""
-    slow = writes_a(when={"role": "implement", "attempt": 1}, sleep_s=600)
-    world.script(PLANNER, slow, writes_a(), REVIEW)
+    slow = writes("a", attempt=1, sleep_s=600)
+    world.script(PLANNER, slow, writes("a"), REVIEW)
     point = f"engine|interrupt.after_commit|1|{world.root}/killed"
     engine = world.begin("sprint", "goal", "--yes", CALORON_CRASH_AT=point)
     wait_for(partial(at_work, world), "an agent at work")
@@ -212,7 +185,7 @@ def test_a_frozen_agent_whose_lease_was_taken_back_is_ended_by_the_next_engine(
 
 
 def test_work_that_is_not_in_main_is_noticed_whatever_the_status_says(world: World) -> None:
-    world.script(PLANNER, writes_a(), REVIEW)
+    world.script(PLANNER, writes("a"), REVIEW)
     assert world.run("sprint", "goal", "--yes") == 0, world.log()
     assert lost_work(world) == []
     world.work = {"a": {"a.txt": "a", "b.txt": "b"}}

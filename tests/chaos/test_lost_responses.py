@@ -314,53 +314,40 @@ def test_every_kind_of_effect_has_a_case() -> None:
     assert set(CASES) == set(get_args(effects.Effect)) - reading_effects
 
 
-@pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
-def test_an_effect_whose_response_was_lost_is_recognised_and_not_repeated(
-    bench: Bench, kind: type[Any]
-) -> None:
-    before, effect, count = CASES[kind]
-    bench.do(*before(bench))
+def lose_the_response(bench: Bench, effect: Effect) -> None:
     bench.forgetful.forgetting = True
-
-    bench.do(effect(bench))
-
+    bench.plan(effect)
+    bench.drain()
     assert len(bench.forgetful.lost) == 1
-    assert count(bench) == 1
-    assert set(bench.states()) == {"done"}
-    assert bench.lost_work() == []
 
 
-@pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
-def test_an_intended_effect_of_a_dead_engine_is_recognised_or_done_but_not_repeated(
-    bench: Bench, kind: type[Any]
-) -> None:
+def die_before_the_record(bench: Bench, effect: Effect) -> None:
     """The next engine knows only the row in the journal about the first attempt."""
-    before, effect, count = CASES[kind]
-    bench.do(*before(bench))
-    bench.plan(effect(bench))
+    bench.plan(effect)
     (entry,) = bench.journal.due()
     bench.journal.intend(entry)
-    bench.operations.do(effect(bench))
+    bench.operations.do(effect)
 
-    bench.drain()
 
-    assert count(bench) == 1
-    assert set(bench.states()) == {"done"}
-    assert bench.lost_work() == []
+def restore_an_older_ledger(bench: Bench, effect: Effect) -> None:
+    """The forge continued after the backup: the newly planned effect exists there already."""
+    bench.plan(effect)
+    bench.operations.do(effect)
+    bench.ledger.put(LOOK_FIRST.format(bench.sprint), "1")
+    bench.journal.looks_first = Journal(bench.ledger, bench.sprint).looks_first
 
 
 @pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
-def test_an_effect_unknown_to_a_restored_ledger_is_recognised_and_not_repeated(
-    bench: Bench, kind: type[Any]
+@pytest.mark.parametrize(
+    "lose", [lose_the_response, die_before_the_record, restore_an_older_ledger]
+)
+def test_an_effect_that_nothing_recorded_is_recognised_and_not_repeated(
+    bench: Bench, kind: type[Any], lose: Callable[[Bench, Effect], None]
 ) -> None:
-    """The forge continued after the backup: the newly planned effects exist there already."""
     before, effect, count = CASES[kind]
     bench.do(*before(bench))
-    bench.plan(effect(bench))
-    bench.operations.do(effect(bench))
 
-    bench.ledger.put(LOOK_FIRST.format(bench.sprint), "1")
-    bench.journal.looks_first = Journal(bench.ledger, bench.sprint).looks_first
+    lose(bench, effect(bench))
     bench.drain()
 
     assert count(bench) == 1

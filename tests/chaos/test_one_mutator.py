@@ -105,11 +105,6 @@ def test_exactly_four_stages_change_a_forge_and_no_tick_names_them() -> None:
         assert not named_in(graph) & set(OF_GRAPHS), name
 
 
-def test_a_stage_in_a_graph_would_be_noticed() -> None:
-    merge = {"op": "Stage", "id": "github_merge_pr"}
-    assert named_in({"op": "Let", "bindings": {"x": merge}, "body": merge}) == {"github_merge_pr"}
-
-
 def test_the_executor_makes_all_changes_and_marks_their_crash_points() -> None:
     tree = ast.parse(_modules()[CHANGES].read_text("utf-8"))
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]

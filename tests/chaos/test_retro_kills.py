@@ -10,8 +10,8 @@ import pytest
 from tests.chaos.matrix import representatives, run_cells, summary
 from tests.chaos.recorder import record
 from tests.chaos.world import World, new_world
+from tests.support.home import does, task, writes
 
-PLAN = [{"id": "a", "title": "A", "agent_prompt": "write a", "depends_on": []}]
 ANSWER = {
     "themes": ["one task"],
     "improvements": [
@@ -34,10 +34,10 @@ def template(tmp_path: Path) -> World:
     world.set(retro="model")
     world.work = {"a": {"a.txt": "a"}}
     world.script(
-        {"when": {"role": "po"}, "output": json.dumps(PLAN)},
-        {"when": {"role": "implement"}, "files": {"a.txt": "a\n"}, "output": "done"},
-        {"when": {"role": "review"}, "output": "APPROVED"},
-        {"when": {"role": "retro"}, "output": json.dumps(ANSWER), "report": {"cost_usd": 0.5}},
+        does("po", output=json.dumps([task("a")])),
+        writes("a"),
+        does("review", output="APPROVED"),
+        does("retro", output=json.dumps(ANSWER), report={"cost_usd": 0.5}),
     )
     return world
 

@@ -13,8 +13,8 @@ from tests.chaos.matrix import representatives, run_cells
 from tests.chaos.recorder import Point, record
 from tests.chaos.world import World, new_world
 from tests.support import blind_forge
+from tests.support.home import does, task, writes
 
-PLAN = [{"id": "a", "title": "A", "agent_prompt": "write a", "depends_on": []}]
 AT_MOST_ONE_PART = "test $(ls parts 2>/dev/null | wc -l) -le 1"
 
 
@@ -24,10 +24,10 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> World:
     world.work = {"a": {"parts/both": "both"}}
     world.program = (sys.executable, str(Path(blind_forge.__file__)))
     world.script(
-        {"when": {"role": "po"}, "output": f"The plan:\n{json.dumps(PLAN)}"},
-        {"when": {"role": "implement"}, "files": {"parts/a": "a\n"}, "output": "done"},
-        {"when": {"role": "fix"}, "run": "rm parts/*; echo both > parts/both", "output": "done"},
-        {"when": {"role": "review"}, "output": "fine\nAPPROVED"},
+        does("po", output=json.dumps([task("a")])),
+        writes("a", {"parts/a": "a\n"}),
+        does("fix", run="rm parts/*; echo both > parts/both"),
+        does("review", output="fine\nAPPROVED"),
     )
     return world
 

@@ -19,7 +19,7 @@ import pytest
 
 from caloron.agents.supervise.processes import descendants
 from tests.chaos.forms import final_form
-from tests.chaos.matrix import SEED, goal_recorded, problems_of
+from tests.chaos.matrix import SEED, problems_of
 from tests.chaos.world import (
     PATIENCE_S,
     SPRINT,
@@ -28,6 +28,7 @@ from tests.chaos.world import (
     until_it_holds_the_project,
 )
 from tests.support.figures import record_figures
+from tests.support.home import does, task
 
 TASKS = [f"t{n}" for n in range(12)]
 #: These tasks change the same file, so that all but the first are in conflict with main.
@@ -36,48 +37,31 @@ KINDS = ("engine", "shim", "sandbox", "git", "all")
 _WEIGHTS = (2, 3, 3, 4, 1)
 #: A storm that never ends is a defect; no storm has needed a tenth of it.
 _ROUNDS = 400
-_KILLS_OF_A_SPRINT = 90
 
 
 def _plan() -> list[dict[str, Any]]:
     """Nine tasks, and three tasks that each wait for one of the nine."""
-    return [
-        {"id": name, "title": name, "agent_prompt": f"write {name}", "depends_on": depends_on}
-        for name, depends_on in [
-            *((name, []) for name in TASKS[:9]),
-            *((name, [TASKS[n]]) for n, name in enumerate(TASKS[9:])),
-        ]
-    ]
+    first, last = TASKS[:9], TASKS[9:]
+    return [*map(task, first), *map(task, last, first)]
 
 
 def _responses() -> list[dict[str, Any]]:
     """Responses of agents that fail, print nothing or change nothing, and work the next time."""
+    writes = "echo $CALORON_TASK_ID > $CALORON_TASK_ID.txt"
     appends_to_shared_file = "echo $CALORON_TASK_ID >> together.txt"
     unmark = "sed -i -E '/^(<<<<<<<|=======|>>>>>>>)/d' together.txt"
     fixes = 'echo "$CALORON_TASK_ID fixed" > $CALORON_TASK_ID.txt'
-    crashes = {"output": "overloaded", "exit_code": 1}
     return [
-        {
-            "when": {"role": "implement", "task": TOGETHER},
-            "run": appends_to_shared_file,
-            "sleep_s": 0.2,
-        },
-        {"when": {"role": "implement", "task": TASKS[7], "attempt": 1}, **crashes},
-        {
-            "when": {"role": "implement"},
-            "run": "echo $CALORON_TASK_ID > $CALORON_TASK_ID.txt",
-            "sleep_s": 0.2,
-        },
-        {
-            "when": {"role": "review", "task": REJECTED, "round": 1},
-            "output": "CHANGES_NEEDED: more",
-        },
-        {"when": {"role": "fix", "task": REJECTED[0], "attempt": 1}, **crashes},
-        {"when": {"role": "fix", "task": REJECTED[1], "attempt": 1}, "output": "nothing to do"},
-        {"when": {"role": "fix", "task": REJECTED[2], "attempt": 1}},
-        {"when": {"role": "fix"}, "run": fixes, "sleep_s": 0.1},
-        {"when": {"role": "resolve"}, "run": unmark},
-        {"when": {"role": "review"}, "output": "APPROVED"},
+        does("implement", TOGETHER, run=appends_to_shared_file, sleep_s=0.2),
+        does("implement", TASKS[7], attempt=1, output="overloaded", exit_code=1),
+        does("implement", run=writes, sleep_s=0.2),
+        does("review", REJECTED, round=1, output="CHANGES_NEEDED: more"),
+        does("fix", REJECTED[0], attempt=1, output="overloaded", exit_code=1),
+        does("fix", REJECTED[1], attempt=1, output="nothing to do"),
+        does("fix", REJECTED[2], attempt=1),
+        does("fix", run=fixes, sleep_s=0.1),
+        does("resolve", run=unmark),
+        does("review", output="APPROVED"),
     ]
 
 
@@ -106,7 +90,7 @@ class Storm:
         world = self._world
         first = ("sprint", "goal", "--plan", str(world.root / "plan.json"), "--yes")
         for _ in range(_ROUNDS):
-            engine = world.begin(*(("resume",) if goal_recorded(world) else first))
+            engine = world.begin(*(("resume",) if world.goal_recorded() else first))
             code = self._blow(engine)
             if code == 0:
                 return
@@ -154,7 +138,7 @@ class Storm:
     def _resolve(self) -> None:
         """Comment `resolved` on each escalation as a person."""
         world = self._world
-        if not goal_recorded(world):
+        if not world.goal_recorded():
             return
         for issue in _escalations(world):
             self.escalated.add((str(world.root), issue["number"], issue["title"]))

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 from tests.support.home import Home
-from tests.support.projects import naming_project
 
 PROJECT = "demo"
 SPRINT = "demo-1"
@@ -39,7 +40,7 @@ class World(Home):
         """Start `caloron` in the background; its output goes to a file of the world."""
         with (self.root / "cli.log").open("ab") as log:
             process = subprocess.Popen(
-                (*self.program, *naming_project(args, self.path)),
+                (*self.program, *self.naming_project(args)),
                 env=self.environment | {"NO_COLOR": "1"} | extra,
                 cwd=self.root,
                 stdin=subprocess.DEVNULL,
@@ -84,6 +85,23 @@ class World(Home):
         copy.fixture.write_text(text, "utf-8")
         copy.set(read_only=[str(copy.gates)])
         return copy
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """Read the ledger; there are no rows as long as it, or its tables, are not made."""
+        ledger = self.project() / "ledger.sqlite"
+        if not ledger.exists():
+            return []
+        with closing(sqlite3.connect(ledger, timeout=10)) as connection:
+            try:
+                return connection.execute(sql).fetchall()
+            except sqlite3.OperationalError as error:
+                if "no such table" not in str(error):
+                    raise
+                return []
+
+    def goal_recorded(self) -> bool:
+        """True if there is a sprint to resume."""
+        return bool(self.rows("SELECT 1 FROM sprints"))
 
     def count_printed(self, line: str) -> int:
         """Count how often agents printed this line."""

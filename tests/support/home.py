@@ -18,7 +18,6 @@ from typing import Any
 import yaml
 
 from tests.support import warm
-from tests.support.projects import naming_project
 from tests.support.wait import paths, wait_for
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -184,7 +183,7 @@ class Home:
         **env: str,
     ) -> Answer:
         """Run one command to its end."""
-        arguments = arguments if cwd else tuple(naming_project(arguments, self.path))
+        arguments = arguments if cwd else self.naming_project(arguments)
         if self.program == PROGRAM and not any(name.startswith(_AT_START) for name in env):
             code, out, err = warm.server().run(
                 self._argv(arguments, json=json)[len(PROGRAM) :],
@@ -219,7 +218,7 @@ class Home:
     def start(self, *arguments: str) -> Running:
         """Start a command and leave it running."""
         process = subprocess.Popen(
-            self._argv(naming_project(arguments, self.path), json=True),
+            self._argv(self.naming_project(arguments), json=True),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -237,6 +236,14 @@ class Home:
     def _sprint(self, tasks: tuple[dict[str, Any], ...], options: tuple[str, ...]) -> list[str]:
         plan = ("--plan", str(self.plan(*tasks))) if tasks else ()
         return ["sprint", "make it so", "--yes", *plan, *options]
+
+    def naming_project(self, arguments: Sequence[str]) -> tuple[str, ...]:
+        """Name the active project for a sprint, which a user starts in a repository instead."""
+        active = self.path / "active"
+        begins = bool(arguments) and arguments[0] in ("sprint", "kickoff")
+        if not begins or "--project" in arguments or "-p" in arguments or not active.exists():
+            return tuple(arguments)
+        return (arguments[0], "--project", active.read_text("utf-8").strip(), *arguments[1:])
 
     def _argv(self, arguments: Sequence[str], *, json: bool) -> list[str]:
         form = ["--output", "json"] if json else []
@@ -391,7 +398,7 @@ def task(name: str, *after: str, **fields: Any) -> dict[str, Any]:
     } | fields
 
 
-def does(role: str, task: str = "", **what: Any) -> dict[str, Any]:
+def does(role: str, task: str | list[str] = "", **what: Any) -> dict[str, Any]:
     """A response of the scripted agent; `attempt` and `round` are conditions."""
     conditions = {"attempt", "round"} & what.keys()
     when = {"role": role} | {name: what.pop(name) for name in conditions}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,11 +15,15 @@ from typing import Any, Literal
 class Loopback:
     """Serves with a handler of the standard library until it is closed, in threads."""
 
-    def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
+    def __init__(
+        self, handler: type[BaseHTTPRequestHandler], tls: ssl.SSLContext | None = None
+    ) -> None:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
+        if tls:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self.port = self._server.server_port
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.02,), daemon=True
         )
@@ -60,6 +65,8 @@ class Reply:
     cut: Literal["", "before", "half"] = ""
     #: Called before it is sent, to wait for something.
     before: Callable[[], object] = lambda: None
+    #: Called after half of the content, before the connection is closed.
+    midway: Callable[[], object] = lambda: None
 
     @property
     def content(self) -> bytes:
@@ -71,49 +78,71 @@ class Reply:
 class HttpServer(Loopback):
     """Answers every request with a function, and keeps the requests."""
 
-    def __init__(self, answer: Callable[[Request], Reply]) -> None:
+    protocol = "HTTP/1.0"
+
+    def __init__(
+        self, answer: Callable[[Request], Reply], tls: ssl.SSLContext | None = None
+    ) -> None:
         self.requests: list[Request] = []
-        requests = self.requests
-
-        class Handler(BaseHTTPRequestHandler):
-            def handle_any(self) -> None:
-                headers = {name.lower(): value for name, value in self.headers.items()}
-                content = self.rfile.read(int(headers.get("content-length", 0)))
-                request = Request(self.command, self.path, headers, content)
-                requests.append(request)
-                reply = answer(request)
-                reply.before()
-                try:
-                    if reply.cut == "before":
-                        self.hang_up()
-                        return
-                    self.send_response_only(reply.status)
-                    if "Date" not in reply.headers:
-                        self.send_header("Date", self.date_time_string())
-                    for name, value in reply.headers.items():
-                        self.send_header(name, value)
-                    if reply.status != 204:
-                        self.send_header("Content-Length", str(len(reply.content)))
-                    self.end_headers()
-                    length = len(reply.content) // 2 if reply.cut else None
-                    self.wfile.write(reply.content[:length])
-                    if reply.cut:
-                        self.hang_up()
-                except OSError:
-                    # The client has closed the connection.
-                    self.close_connection = True
-
-            do_GET = do_POST = do_PUT = do_PATCH = do_CONNECT = handle_any  # noqa: N815
-
-            def hang_up(self) -> None:
-                self.wfile.flush()
-                self.close_connection = True
-                self.connection.shutdown(socket.SHUT_RDWR)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        super().__init__(Handler)
+        self.respond = answer
+        own = {"owner": self, "protocol_version": self.protocol}
+        super().__init__(type("_OwnHandler", (_Handler,), own), tls)
 
     def __enter__(self) -> HttpServer:
         return self
+
+
+class _Handler(BaseHTTPRequestHandler):
+    owner: HttpServer
+    # Head and body of an answer are two writes: without this the second waits for an echo.
+    disable_nagle_algorithm = True
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _handle_any(self) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        request = Request(self.command, self.path, headers, self._read_content())
+        self.owner.requests.append(request)
+        reply = self.owner.respond(request)
+        reply.before()
+        try:
+            if reply.cut != "before":
+                self._send(reply)
+            if reply.cut:
+                self._hang_up()
+        except OSError:
+            # The client has closed the connection.
+            self.close_connection = True
+
+    do_GET = do_HEAD = do_CONNECT = _handle_any  # noqa: N815
+    do_POST = do_PUT = do_PATCH = do_DELETE = _handle_any  # noqa: N815
+
+    def _read_content(self) -> bytes:
+        if "chunked" not in self.headers.get("Transfer-Encoding", ""):
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        parts: list[bytes] = []
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(parts)
+
+    def _send(self, reply: Reply) -> None:
+        self.send_response_only(reply.status)
+        if "Date" not in reply.headers:
+            self.send_header("Date", self.date_time_string())
+        for name, value in reply.headers.items():
+            self.send_header(name, value)
+        if reply.status not in (204, 304):
+            self.send_header("Content-Length", str(len(reply.content)))
+        self.end_headers()
+        length = len(reply.content) // 2 if reply.cut else None
+        self.wfile.write(reply.content[:length])
+        self.wfile.flush()
+        if reply.cut:
+            reply.midway()
+
+    def _hang_up(self) -> None:
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)

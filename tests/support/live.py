@@ -5,14 +5,54 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from tests.support.gitea import Gitea, Person, Repository
-from tests.support.home import Answer, Home
+from tests.support.gitea import Gitea, Repository, Server
+from tests.support.home import Home
 
-TOKEN, REVIEWER_TOKEN = "LIVE_FORGE_TOKEN", "LIVE_REVIEWER_TOKEN"
+#: Variables of the user with the tokens of the two accounts.
+TOKEN, REVIEWER_TOKEN = "THE_FORGE_TOKEN", "THE_REVIEWER_TOKEN"
 _MARKER = re.compile(r"<!-- caloron:([^\s<>]+) -->")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def gitea_options(
+    repository: Repository, *, host: str = "", reviewer: bool = False
+) -> tuple[str, ...]:
+    """Return the options of `caloron init` for a repository on a Gitea."""
+    address = ("--forge", "gitea", "--host", host or repository.who.url)
+    second = ("--reviewer-token-env", REVIEWER_TOKEN) if reviewer else ()
+    return (*address, "--repo", repository.full_name, "--token-env", TOKEN, *second)
+
+
+class GiteaHome(Home):
+    """A home whose project is on a real Gitea; its user is `ada`, the second account `judge`.
+
+    Tokens stand in the environment of the user, as `--token-env` expects them.
+    """
+
+    def __init__(self, root: Path, server: Server, *, reviewer: bool = False) -> None:
+        super().__init__(root)
+        self.reviewer = reviewer
+        self.ada = server.person("ada")
+        self.repository: Repository = server.repository(self.ada)
+        self.environment[TOKEN] = self.ada.token
+        if reviewer:
+            judge = server.person("judge")
+            self.repository.collaborator(judge)
+            self.environment[REVIEWER_TOKEN] = judge.token
+
+    @property
+    def tokens(self) -> list[str]:
+        names = (TOKEN, REVIEWER_TOKEN)
+        return [self.environment[name] for name in names if name in self.environment]
+
+    def on_gitea(self, **settings: Any) -> GiteaHome:
+        """Make the project."""
+        options = gitea_options(self.repository, reviewer=self.reviewer)
+        self.init("demo", *options, **settings)
+        return self
 
 
 @dataclass
@@ -24,24 +64,18 @@ class Live:
     #: A person who takes part: a collaborator with an account of her own.
     ada: Repository
 
-    def sprint(self, *tasks: dict[str, Any], options: tuple[str, ...] = ()) -> Answer:
-        return self.home.sprint(*tasks, options=options)
 
-
-def live_project(home: Home, gitea: Gitea, *, two_accounts: bool = False, **settings: Any) -> Live:
+def live_project(home: Home, gitea: Gitea, *, two_accounts: bool = False) -> Live:
     """A repository of its own on the server, and a project for it in this home."""
     robot, ada = gitea.person("robot"), gitea.person("ada")
     repository = gitea.repository(robot)
     repository.collaborator(ada)
     home.environment[TOKEN] = robot.token
-    options = ["--forge", "gitea", "--host", gitea.url, "--repo", repository.full_name]
-    options += ["--token-env", TOKEN]
     if two_accounts:
-        reviewer: Person = gitea.person("second")
+        reviewer = gitea.person("second")
         repository.collaborator(reviewer)
         home.environment[REVIEWER_TOKEN] = reviewer.token
-        options += ["--reviewer-token-env", REVIEWER_TOKEN]
-    home.init("demo", *options, **settings)
+    home.init("demo", *gitea_options(repository, reviewer=two_accounts))
     return Live(home, repository, repository.acting_as(ada))
 
 

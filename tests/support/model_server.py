@@ -7,18 +7,17 @@ repeated request gets the same answer.
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from tests.support.http_server import Loopback
+from tests.support.http_server import HttpServer, Reply, Request
 
 #: How long a server that does not answer keeps its connection.
 _HANG_S = 3600.0
+_JSON, _EVENTS = {"Content-Type": "application/json"}, {"Content-Type": "text/event-stream"}
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,7 @@ def _texts(content: Any) -> str:
     return "\n".join(parts)
 
 
-class ModelServer(Loopback):
+class ModelServer:
     """A scripted model on a loopback port of its own; use as a context manager."""
 
     def __init__(self, *rules: Rule, default: str = "Done.") -> None:
@@ -159,22 +158,40 @@ class ModelServer(Loopback):
         #: What the model says it used in each answer.
         self.tokens_in, self.tokens_out = 1000, 50
         self._lock = threading.Lock()
-        self.closing = threading.Event()
-        server = self
-
-        class Handler(_Handler):
-            model = server
-
-        super().__init__(Handler)
+        self._closing = threading.Event()
+        self._server = HttpServer(self._reply)
+        self.url, self.port = self._server.url, self._server.port
 
     def __enter__(self) -> ModelServer:
         return self
 
-    def close(self) -> None:
-        self.closing.set()
-        super().close()
+    def __exit__(self, *_: object) -> None:
+        self._closing.set()
+        self._server.close()
 
-    def answer(self, asked: Asked) -> Turn | Fault:
+    def _reply(self, request: Request) -> Reply:
+        if request.method == "HEAD":
+            return Reply()
+        if not request.path.startswith("/v1/messages") or "count_tokens" in request.path:
+            error = {"type": "not_found_error", "message": ""}
+            return Reply({"type": "error", "error": error}, 404, _JSON)
+        asked = Asked(request.headers, request.json)
+        answer = self._answer(asked)
+        if not isinstance(answer, Fault):
+            if asked.body.get("stream"):
+                return Reply(self._stream(asked, answer), headers=_EVENTS)
+            return Reply(self._message(asked) | self._ended(answer), headers=_JSON)
+        if answer.hang:
+            return Reply(cut="before", before=self._wait)
+        if answer.status:
+            error = {"type": answer.kind, "message": answer.message}
+            return Reply({"type": "error", "error": error}, answer.status, _JSON | answer.headers)
+        stream = self._stream(asked, ["This will never be said."])
+        if answer.stall:
+            return Reply(stream, 200, _EVENTS, "half", midway=self._wait)
+        return Reply(stream, 200, _EVENTS, "half")
+
+    def _answer(self, asked: Asked) -> Turn | Fault:
         with self._lock:
             self.requests.append(asked)
             for rule in self.rules:
@@ -186,84 +203,12 @@ class ModelServer(Loopback):
                     return rule.turns[min(asked.turn, len(rule.turns) - 1)]
         return [self.default]
 
-
-class _Handler(BaseHTTPRequestHandler):
-    model: ModelServer
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def do_HEAD(self) -> None:
-        self.send_response(200)
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        if not self.path.startswith("/v1/messages") or "count_tokens" in self.path:
-            self._json(404, {"type": "error", "error": {"type": "not_found_error", "message": ""}})
-            return
-        asked = Asked({k.lower(): v for k, v in self.headers.items()}, body)
-        answer = self.model.answer(asked)
-        try:
-            self._play(asked, answer)
-        except (BrokenPipeError, ConnectionResetError):
-            self.close_connection = True
-
-    def _play(self, asked: Asked, answer: Turn | Fault) -> None:
-        if isinstance(answer, Fault) and answer.hang:
-            self._wait()
-        elif isinstance(answer, Fault) and answer.status:
-            error = {"type": answer.kind, "message": answer.message}
-            self._json(answer.status, {"type": "error", "error": error}, answer.headers)
-        elif asked.body.get("stream"):
-            self._stream(asked, answer)
-        elif isinstance(answer, Fault):
-            self._hang_up()
-        else:
-            self._json(200, self._message(asked) | self._ended(answer))
-
-    def _json(
-        self, status: int, body: dict[str, Any], headers: dict[str, str] | None = None
-    ) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(data)))
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(data)
-
-    def _stream(self, asked: Asked, answer: Turn | Fault) -> None:
-        self.send_response(200)
-        self.send_header("content-type", "text/event-stream")
-        self.send_header("transfer-encoding", "chunked")
-        self.end_headers()
-        if isinstance(answer, Fault):
-            for event in self._events(asked, ["This will never be sa"]):
-                if event["type"] == "content_block_stop":
-                    break
-                self._event(event)
-            self._wait() if answer.stall else self._hang_up()
-            return
-        for event in self._events(asked, answer):
-            self._event(event)
-        self.wfile.write(b"0\r\n\r\n")
-
-    def _event(self, event: dict[str, Any]) -> None:
-        data = f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
-        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
-        self.wfile.flush()
-
     def _wait(self) -> None:
-        self.model.closing.wait(_HANG_S)
-        self._hang_up()
+        self._closing.wait(_HANG_S)
 
-    def _hang_up(self) -> None:
-        self.close_connection = True
-        self.connection.shutdown(socket.SHUT_RDWR)
+    def _stream(self, asked: Asked, turn: Turn) -> str:
+        events = self._events(asked, turn)
+        return "".join(f"event: {e['type']}\ndata: {json.dumps(e)}\n\n" for e in events)
 
     def _message(self, asked: Asked) -> dict[str, Any]:
         return {
@@ -274,7 +219,7 @@ class _Handler(BaseHTTPRequestHandler):
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": {"input_tokens": self.model.tokens_in, "output_tokens": 1},
+            "usage": {"input_tokens": self.tokens_in, "output_tokens": 1},
         }
 
     def _ended(self, turn: Turn) -> dict[str, Any]:
@@ -283,8 +228,8 @@ class _Handler(BaseHTTPRequestHandler):
             "content": [_block(part) for part in turn],
             "stop_reason": "tool_use" if tools else "end_turn",
             "usage": {
-                "input_tokens": self.model.tokens_in,
-                "output_tokens": self.model.tokens_out,
+                "input_tokens": self.tokens_in,
+                "output_tokens": self.tokens_out,
             },
         }
 

@@ -15,8 +15,11 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(answer: Callable[[socket.socket], object]) -> Iterator[int]:
-    """Let a function answer each visitor in a thread of its own; yield the port."""
+def serving(answer: Callable[[socket.socket], object], *, abstract: str = "") -> Iterator[int]:
+    """Let a function answer each visitor in a thread of its own; yield the port.
+
+    With a name, the server has an abstract socket of that name instead of a port.
+    """
 
     def serve_client(visitor: socket.socket) -> None:
         # The visitor may be gone before the answer ends.
@@ -31,11 +34,13 @@ def serving(answer: Callable[[socket.socket], object]) -> Iterator[int]:
                 return
             threading.Thread(target=serve_client, args=(visitor,), daemon=True).start()
 
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.socket(socket.AF_UNIX if abstract else socket.AF_INET) as server:
+        server.bind(f"\0{abstract}" if abstract else ("127.0.0.1", 0))
+        server.listen()
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         try:
-            yield server.getsockname()[1]
+            yield 0 if abstract else server.getsockname()[1]
         finally:
             server.shutdown(socket.SHUT_RDWR)
             thread.join()

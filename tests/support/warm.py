@@ -136,7 +136,7 @@ def _serve(requests: socket.socket) -> None:
                 requests.close()
                 _become(json.loads(message), streams)
             children[pid] = streams[3]
-            os.write(streams[3], _STATUS.pack(pid))
+            _report(streams[3], pid)
             for stream in streams[:3]:
                 os.close(stream)
 
@@ -145,8 +145,14 @@ def _reap(children: dict[int, int]) -> None:
     with suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             pid, status = ended
-            os.write(children[pid], _STATUS.pack(os.waitstatus_to_exitcode(status)))
+            _report(children[pid], os.waitstatus_to_exitcode(status))
             os.close(children.pop(pid))
+
+
+def _report(stream: int, number: int) -> None:
+    # A test that has waited too long has closed its end.
+    with suppress(BrokenPipeError):
+        os.write(stream, _STATUS.pack(number))
 
 
 def _become(request: dict[str, object], streams: list[int]) -> None:
