@@ -187,9 +187,17 @@ def test_a_stage_name_in_data_resolves_as_in_a_graph(bench):
     assert bench.run(_each_of(newest[0].id[:12]), {"items": [2]}).output == [4]
 
 
-def test_a_stage_named_by_data_cannot_use_more_capabilities_than_granted(bench):
+@pytest.mark.parametrize(
+    ("permissions", "reason"),
+    [
+        (Permissions(capabilities="fs-read"), "network is not granted"),
+        (Permissions(effects="pure"), "network is not allowed"),
+    ],
+)
+def test_a_stage_named_by_data_has_no_more_permissions_than_one_in_the_graph(
+    bench, permissions, reason
+):
     net = bench.catalogue.by_name("net")[0]
     bench.catalogue.add(msgspec.structs.replace(net, capabilities=frozenset({"Network"})))
-    granted = Permissions(capabilities="fs-read")
-    with pytest.raises(StageFailed, match="net may not run here: network is not granted"):
-        bench.run(stage("each"), {"stage_id": "net", "items": [1]}, permissions=granted)
+    with pytest.raises(StageFailed, match=f"net may not run here: {reason}"):
+        bench.run(stage("each"), {"stage_id": "net", "items": [1]}, permissions=permissions)

@@ -108,9 +108,3 @@ def test_strict_refuses_a_repeated_key_in_a_value_and_noether_takes_the_last():
     assert parse_graph(text, strict=False).root == Const({"a": 2})
     with pytest.raises(ParseError, match=r"\$\.root\.value: given more than once: a"):
         parse_graph(text)
-
-
-def test_a_constant_of_ten_megabytes_is_parsed_completely():
-    value = ["x" * 100] * 100_000
-    root = parse_graph(wrapped({"op": "Const", "value": value})).root
-    assert root == Const(value)
