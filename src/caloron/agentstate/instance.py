@@ -9,7 +9,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 from caloron import __version__
-from caloron.agentstate.dashboard import NOT_YET, dashboard
+from caloron.agentstate.dashboard import NOT_YET, write_dashboard
 from caloron.agentstate.database import MIGRATION_NAMES, MIGRATIONS, open_database
 from caloron.agentstate.weekly_retro import write_weekly
 from caloron.agentstate.work_items import WorkItems
@@ -41,9 +41,7 @@ class AgentInstance:
         return cls(agent_dir)
 
     def regenerate_dashboard(self) -> Path:
-        path = self.agent_dir / "dashboard.md"
-        write_atomic(path, dashboard(self.db).encode())
-        return path
+        return write_dashboard(self.db, self.agent_dir)
 
     def write_retro(self, week: str | None = None) -> Path:
         return write_weekly(self.agent_dir, week)[0]

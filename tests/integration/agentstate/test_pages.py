@@ -165,7 +165,7 @@ def test_weeks_belong_to_the_year_of_their_thursday() -> None:
     assert week_of(datetime(2027, 1, 3, tzinfo=UTC).date()).label == "2026-W53"
     assert last_week(datetime(2026, 11, 16, 0, 0, tzinfo=UTC)).label == "2026-W46"
     week = week_named("2026-W46")
-    assert (week.begins, week.ends) == (parse_time("2026-11-09"), parse_time("2026-11-16"))
+    assert week.window == {"begins": parse_time("2026-11-09"), "ends": parse_time("2026-11-16")}
     assert week_named("2021-W01").earlier(1).label == "2020-W53"
 
 

@@ -314,21 +314,15 @@ def _safe_bench(root: Any) -> Bench:
 
 @settings(deadline=None, max_examples=150)
 @given(nodes(_SAFE, most_leaves=12, empty=False))
-def test_threads_do_not_change_the_result(root):
+def test_threads_and_the_normal_form_do_not_change_the_result(root):
     bench = _safe_bench(root)
-    outcomes = [bench.run(root, {"a": 5}, limits=RunLimits(threads=threads)) for threads in (0, 8)]
-    alone, concurrent = outcomes
-    assert alone.output == concurrent.output
+    alone, concurrent = (
+        bench.run(root, {"a": 5}, limits=RunLimits(threads=threads)) for threads in (0, 8)
+    )
+    normal = node_json(canonicalise(parse_graph(wrapped(root)).root))
+    assert alone.output == concurrent.output == bench.run(normal, {"a": 5}).output
     assert _trace(alone) == _trace(concurrent)
 
 
 def _trace(outcome: RunResult) -> Any:
     return [(o.path, o.step_index, o.input_hash, o.output_hash) for o in outcome.trace.stages]
-
-
-@settings(deadline=None, max_examples=100)
-@given(nodes(_SAFE, most_leaves=8, empty=False))
-def test_the_normal_form_runs_as_the_graph_does(root):
-    bench = _safe_bench(root)
-    normal = node_json(canonicalise(parse_graph(wrapped(root)).root))
-    assert bench.run(root, {"a": 5}).output == bench.run(normal, {"a": 5}).output

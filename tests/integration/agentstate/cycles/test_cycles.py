@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from caloron.cycles import StopRequested, cycle, location_of
 from caloron.cycles.storage import KEPT, Log
-from caloron.errors import InUse, UsageError
+from caloron.errors import InUse, StoreError, UsageError
 from caloron.store.lock import this_process
 from tests.integration.agentstate.cycles.conftest import UNKNOWN, Agent
 
@@ -314,3 +315,24 @@ def test_a_wake_does_not_read_the_whole_log(agent: Agent, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Log, "entries", refuse)
     agent.cycles.begin(holder=UNKNOWN)
+
+
+@pytest.mark.parametrize("name", ["log", "state"])
+@pytest.mark.parametrize("what", ["/dev/full", "/dev/zero", "pipe", "folder"])
+def test_a_device_or_a_pipe_in_place_of_a_file_is_named_and_not_read(
+    agent: Agent, name: str, what: str
+) -> None:
+    cycles = agent.cycles
+    cycles.begin()
+    path = getattr(agent.places, name)
+    path.unlink()
+    if what == "pipe":
+        os.mkfifo(path)
+    elif what == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(what)
+    for act in (cycles.load, cycles.begin, lambda: cycles.log.newest(5) and cycles.load()):
+        with pytest.raises(StoreError, match=f"cannot read {path}"):
+            act()
+    assert path.exists()
