@@ -41,10 +41,8 @@ class WorkItems:
 
     def get(self, item: str) -> WorkItem:
         """Return one work item."""
-        row = self._db.row(SQL["item"], {"item": item})
-        if row is None:
-            raise unknown(item)
-        return WorkItem(*row)
+        with self._db.snapshot() as connection:
+            return item_in(connection, item)
 
     def enqueue(
         self,
@@ -335,7 +333,7 @@ def _same(first: Any, second: Any) -> bool:
 def item_in(connection: sqlite3.Connection, item: str) -> WorkItem:
     row = connection.execute(SQL["item"], {"item": item}).fetchone()
     if row is None:
-        raise unknown(item)
+        raise NotFound(f"there is no work item {item}", hint="errands list shows what there is")
     return WorkItem(*row)
 
 
@@ -353,10 +351,6 @@ def lease_in(connection: sqlite3.Connection, item: str) -> Lease:
 def claimed_in(connection: sqlite3.Connection, taken: Claim) -> ClaimedItem:
     row = connection.execute(SQL["held"], {"item": taken.item}).fetchone()
     return ClaimedItem(WorkItem(*row[:8]), Lease(*row[8:]))
-
-
-def unknown(item: str) -> NotFound:
-    return NotFound(f"there is no work item {item}", hint="errands list shows what there is")
 
 
 def invalid_transition(item: WorkItem, what: str) -> PreconditionFailed:
