@@ -1,23 +1,14 @@
-"""Writes docs/catalogue.md: every stage of ours with its signature, from its declaration.
-
-`--answer NAME` first answers the examples of a stage again: check the changes before you commit.
-"""
+"""Writes docs/catalogue.md: every stage of ours with its signature, from its declaration."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
-from caloron.graph.catalogue import Catalogue
-from caloron.graph.json_text import Json, compact
-from caloron.graph.nodes import Graph, Stage
-from caloron.graph.prepare import prepare
-from caloron.graph.runtime.run import run
+from caloron.graph.json_text import compact
 from caloron.graph.stage import StageSpec
 from caloron.graph.types import NType, Record, show
-from caloron.stages import catalogue
-from caloron.stages.catalogue import CatalogueStages, catalogue_stages
+from caloron.stages.catalogue import catalogue_stages
 
 FILE = Path(__file__).parents[1] / "docs" / "catalogue.md"
 
@@ -88,47 +79,8 @@ def stale() -> bool:
     return not FILE.exists() or FILE.read_text("utf-8") != text()
 
 
-def answer_again(name: str) -> None:
-    """Let a stage answer its own examples again, where they are declared."""
-    file = Path(catalogue.__file__).with_name("declarations.json")
-    stages = json.loads(file.read_bytes())["stages"]
-    graph = prepare(Graph(name, "0.1.0", Stage(name)), Catalogue(catalogue_stages()))
-    for example in next(stage for stage in stages if stage["name"] == name)["examples"]:
-        example["output"] = run(graph, example["input"], CatalogueStages()).output
-    text = ",\n".join(map(_declaration, stages))
-    file.write_text(f'{{"stages": [\n{text}\n]}}\n', "utf-8")
-
-
-def _declaration(stage: dict[str, Json]) -> str:
-    """Return a declaration as it is written: one line per field of a type."""
-    short = ("name", "about", "effects", "revision")
-    head = ", ".join(f'"{key}": {_line(stage[key])}' for key in short if key in stage)
-    long = [key for key in stage if key not in short]
-    parts = [f" {head}", *(f' "{key}": {_lines(key, stage[key])}' for key in long)]
-    return "{\n" + ",\n".join(parts) + "\n}"
-
-
-def _lines(key: str, value: Json) -> str:
-    if key == "examples":
-        pairs = (
-            f'  {{"input": {_line(one["input"])},\n   "output": {_line(one["output"])}}}'
-            for one in value
-        )
-        return "[\n" + ",\n".join(pairs) + "\n ]"
-    if isinstance(value, dict) and value.get("Record"):
-        return '{"Record": [\n' + ",\n".join(f"  {_line(f)}" for f in value["Record"]) + "\n ]}"
-    return _line(value)
-
-
-def _line(value: Json) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
 if __name__ == "__main__":
     if "--check" in sys.argv:
         sys.exit(1 if stale() else 0)
-    if "--answer" in sys.argv:
-        answer_again(sys.argv[-1])
-        sys.exit(0)
     FILE.write_text(text(), "utf-8")
     print(f"wrote {FILE}")

@@ -30,10 +30,14 @@ def regenerate(agent_dir: Path) -> Path:
     """Write the dashboard of an agent's folder."""
     db = open_database(require_database(agent_dir))
     try:
-        path = agent_dir / "dashboard.md"
-        write_atomic(path, dashboard(db).encode())
+        return write_dashboard(db, agent_dir)
     finally:
         db.close()
+
+
+def write_dashboard(db: Database, agent_dir: Path) -> Path:
+    path = agent_dir / "dashboard.md"
+    write_atomic(path, dashboard(db).encode())
     return path
 
 

@@ -45,13 +45,16 @@ class Hooks:
         """Write the dashboard after a change."""
         return self._instance.regenerate_dashboard()
 
-    def on_message_replied(
-        self, payload: dict[str, Any] | str, item: str | None = None
-    ) -> Event | None:
-        return self._instance.events.append("message_sent", payload, actor=self._agent, item=item)
+    def on_message_replied(self, payload: dict[str, Any] | str, item: str | None = None) -> Event:
+        return self._append("message_sent", payload, item)
 
-    def on_shutdown(self, payload: dict[str, Any] | str = "{}") -> Event | None:
-        return self._instance.events.append("shutdown", payload, actor=self._agent)
+    def on_shutdown(self, payload: dict[str, Any] | str = "{}") -> Event:
+        return self._append("shutdown", payload)
+
+    def _append(self, type: str, payload: dict[str, Any] | str, item: str | None = None) -> Event:
+        event = self._instance.events.append(type, payload, actor=self._agent, item=item)
+        assert event is not None, "only an event with a key can exist already"
+        return event
 
     def on_error(self, item: str, reason: str) -> WorkItem:
         """Resolve a work item as failed, with the reason."""
@@ -60,7 +63,8 @@ class Hooks:
 
 def run_hook(name: str, environment: Mapping[str, str], where: Path) -> Iterator[Any]:
     """Run a hook as a host calls it by subprocess; yield the lines of the answer."""
-    message = _message(environment)
+    payload = environment.get("MF_TRIGGER_PAYLOAD_JSON") or "{}"
+    message = _message(payload)
     agent = _first(dict(environment), ("MF_AGENT_NAME",)) or None
     item = _first(message, _IDS)
     # Refuse wrong input before anything is opened or created.
@@ -79,7 +83,6 @@ def run_hook(name: str, environment: Mapping[str, str], where: Path) -> Iterator
                 yield {"row": again.item._asdict(), "why": again.why, "attempt": again.attempt}
         elif name == "onMessageAccepted":
             kind = _first(message, _KINDS) or _first(dict(environment), ("MF_TRIGGER_TYPE",))
-            payload = environment["MF_TRIGGER_PAYLOAD_JSON"]
             done = hooks.on_message_accepted(item, kind or "message", payload)
             details = {"inserted": done.inserted, "row": done.item._asdict()}
             yield details | ({"differs": list(done.differs)} if done.differs else {})
@@ -88,23 +91,13 @@ def run_hook(name: str, environment: Mapping[str, str], where: Path) -> Iterator
         elif name == "onError":
             reason = _first(message, ("reason", "error", "notes")) or "failed"
             yield hooks.on_error(item, reason)._asdict()
+        elif name == "onMessageReplied":
+            yield hooks.on_message_replied(payload, item or None)._asdict()
         else:
-            yield from _append(
-                name, hooks, environment.get("MF_TRIGGER_PAYLOAD_JSON") or "{}", item
-            )
+            yield hooks.on_shutdown(payload)._asdict()
 
 
-def _append(name: str, hooks: Hooks, payload: str, item: str) -> Iterator[Any]:
-    if name == "onMessageReplied":
-        event = hooks.on_message_replied(payload, item or None)
-    else:
-        event = hooks.on_shutdown(payload)
-    if event is not None:
-        yield event._asdict()
-
-
-def _message(environment: Mapping[str, str]) -> dict[str, Any]:
-    text = environment.get("MF_TRIGGER_PAYLOAD_JSON") or "{}"
+def _message(text: str) -> dict[str, Any]:
     try:
         message = json.loads(text.encode())
     except (ValueError, RecursionError) as error:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 from caloron import __version__
-from caloron.agentstate.dashboard import NOT_YET, dashboard
+from caloron.agentstate.dashboard import NOT_YET, write_dashboard
 from caloron.agentstate.database import MIGRATION_NAMES, MIGRATIONS, open_database
 from caloron.agentstate.weekly_retro import write_weekly
 from caloron.agentstate.work_items import WorkItems
@@ -42,9 +41,7 @@ class AgentInstance:
         return cls(agent_dir)
 
     def regenerate_dashboard(self) -> Path:
-        path = self.agent_dir / "dashboard.md"
-        write_atomic(path, dashboard(self.db).encode())
-        return path
+        return write_dashboard(self.db, self.agent_dir)
 
     def write_retro(self, week: str | None = None) -> Path:
         return write_weekly(self.agent_dir, week)[0]
@@ -117,8 +114,11 @@ class Action(NamedTuple):
 
 def scaffold(agent_dir: Path, host: str, agent: str, *, strict: bool = False) -> list[Action]:
     """Create the missing files of an agent's folder; return the steps."""
-    _name(host, "host")
-    _name(agent, "agent")
+    for name, what in ((host, "host"), (agent, "agent")):
+        if not NAME.fullmatch(name):
+            raise CaloronError(
+                f"{what} {name[:60]!r} cannot be used", hint="take letters, digits, '_' and '-'"
+            )
     if strict:
         _require_migrations()
     words = {"not_yet": NOT_YET, "host": host, "agent": agent, "place": quote(str(agent_dir))}
@@ -147,27 +147,15 @@ def edited_files(agent_dir: Path) -> dict[str, str]:
     return texts
 
 
-def _name(value: str, what: str) -> str:
-    if not NAME.fullmatch(value):
-        raise CaloronError(
-            f"{what} {value[:60]!r} cannot be used", hint="take letters, digits, '_' and '-'"
-        )
-    return value
-
-
 def _require_migrations() -> None:
-    problems = list(_migration_problems())
+    present = {migration.name: migration.problem() for migration in MIGRATIONS}
+    problems = [
+        f"migration {name} {problem}"
+        for name in MIGRATION_NAMES
+        if (problem := present.get(name, "is missing"))
+    ]
     if problems:
         raise StrictFailure("; ".join(problems), hint="install Caloron anew; nothing was changed")
-
-
-def _migration_problems() -> Iterator[str]:
-    present = {migration.name: migration for migration in MIGRATIONS}
-    for name in MIGRATION_NAMES:
-        if name not in present:
-            yield f"migration {name} is missing"
-        elif problem := present[name].problem():
-            yield f"migration {name} {problem}"
 
 
 def _state(path: Path) -> Action:

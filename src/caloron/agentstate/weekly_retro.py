@@ -23,19 +23,20 @@ _LABEL = re.compile(r"(\d{4})-W(\d{2})")
 class Week(NamedTuple):
     """One ISO week: from Monday 00:00 UTC to the next."""
 
-    label: str
     monday: date
 
     @property
-    def begins(self) -> int:
-        return _midnight(self.monday)
+    def label(self) -> str:
+        return f"{self.monday:%G-W%V}"
 
     @property
-    def ends(self) -> int:
-        return _midnight(self.monday + timedelta(days=7))
+    def window(self) -> dict[str, int]:
+        """The first millisecond, and that of the next week."""
+        next_monday = self.monday + timedelta(weeks=1)
+        return {"begins": _midnight(self.monday), "ends": _midnight(next_monday)}
 
     def earlier(self, weeks: int) -> Week:
-        return week_of(self.monday - timedelta(weeks=weeks))
+        return Week(self.monday - timedelta(weeks=weeks))
 
 
 def _midnight(day: date) -> int:
@@ -44,8 +45,7 @@ def _midnight(day: date) -> int:
 
 def week_of(day: date) -> Week:
     """Return the week of a day."""
-    year, week, weekday = day.isocalendar()
-    return Week(f"{year}-W{week:02}", day - timedelta(days=weekday - 1))
+    return Week(day - timedelta(days=day.weekday()))
 
 
 def week_named(label: str) -> Week:
@@ -55,7 +55,7 @@ def week_named(label: str) -> Week:
         # The weeks around it must have days too.
         if match is None or not 1970 <= int(match[1]) < 9999:
             raise ValueError(label)
-        return Week(label, date.fromisocalendar(int(match[1]), int(match[2]), 1))
+        return Week(date.fromisocalendar(int(match[1]), int(match[2]), 1))
     except (ValueError, OverflowError):
         raise CaloronError(
             f"there is no week {label[:40]!r}", hint="write it as 2026-W46; most years have 52"
@@ -90,11 +90,9 @@ class Figures(NamedTuple):
         return self.outcomes["failed"] / ended if ended else None
 
 
-def write_weekly(
-    agent_dir: Path, label: str | None = None, now: datetime | None = None
-) -> tuple[Path, Path | None]:
+def write_weekly(agent_dir: Path, label: str | None = None) -> tuple[Path, Path | None]:
     """Write the retro of a week; the second path is that of a kept edited text."""
-    week = week_named(label) if label is not None else last_week(now or datetime.now(UTC))
+    week = week_named(label) if label is not None else last_week(datetime.now(UTC))
     db = open_database(require_database(agent_dir))
     try:
         text = retro(db, week)
@@ -135,9 +133,8 @@ def retro(db: Database, week: Week) -> str:
 
 
 def _lines(connection: sqlite3.Connection, week: Week) -> Iterator[str]:
-    window = {"begins": week.begins, "ends": week.ends}
-    now = figures(connection, week)
-    times = f"{format_time(week.begins)} to {format_time(week.ends)}"
+    window, now = week.window, figures(connection, week)
+    times = " to ".join(map(format_time, window.values()))
     yield from (f"# Retrospective {week.label}", "", f"_Window: {times}_", "")
     yield from (f"Total events: {now.events}", "", "## Events by type", "")
     types = connection.execute(SQL["events_by_type"], window).fetchall()
@@ -152,7 +149,7 @@ def _lines(connection: sqlite3.Connection, week: Week) -> Iterator[str]:
 
 def figures(connection: sqlite3.Connection, week: Week) -> Figures:
     """Return the numbers of one week."""
-    window = {"begins": week.begins, "ends": week.ends}
+    window = week.window
     types = {
         row["type"]: row["events"] for row in connection.execute(SQL["events_by_type"], window)
     }

@@ -41,10 +41,8 @@ class WorkItems:
 
     def get(self, item: str) -> WorkItem:
         """Return one work item."""
-        row = self._db.row(SQL["item"], {"item": item})
-        if row is None:
-            raise unknown(item)
-        return WorkItem(*row)
+        with self._db.snapshot() as connection:
+            return item_in(connection, item)
 
     def enqueue(
         self,
@@ -159,7 +157,8 @@ class WorkItems:
             raise UsageError(f"a work item cannot end as {status!r}", hint=f"one of {TERMINAL}")
         with self._db.transaction("resolve") as connection:
             was = item_in(connection, item)
-            refuse_ended(was, "resolved")
+            if was.status in TERMINAL:
+                raise invalid_transition(was, "resolved")
             if owner is not None and was.owner_agent != owner:
                 raise InUse(f"{item} belongs to {was.owner_agent or 'nobody'}, not {owner}")
             text = resolved(was.notes, notes)
@@ -232,7 +231,11 @@ class WorkItems:
         """
         values = {"threshold_ms": threshold_ms, "kind": kind, "owner": owner}
         return [
-            Replayed(WorkItem(*row[:8]), _why(row["status"]), row["attempt"])
+            Replayed(
+                WorkItem(*row[:8]),
+                "pending" if row["status"] == "pending" else "stale",
+                row["attempt"],
+            )
             for row in self._db.rows(SQL["replay"], values)
         ]
 
@@ -262,7 +265,9 @@ class WorkItems:
             was = item_in(connection, item)
             if was.status not in sources:
                 raise invalid_transition(was, f"{event.removeprefix('work_item_')}")
-            if token is not None and not is_claimed_with(connection, was, token):
+            if token is not None and (
+                was.status != "in_flight" or lease_in(connection, item).token != token
+            ):
                 raise lease_lost(connection, item)
             self._moved(connection, was, status, event, details, note)
             return item_in(connection, item)
@@ -306,10 +311,6 @@ def mirror_item(
         connection.execute(SQL["mirror_status"], values)
 
 
-def _why(status: str) -> str:
-    return "pending" if status == "pending" else "stale"
-
-
 def _same_json(first: str, second: str) -> bool:
     if first == second:
         return True
@@ -332,7 +333,7 @@ def _same(first: Any, second: Any) -> bool:
 def item_in(connection: sqlite3.Connection, item: str) -> WorkItem:
     row = connection.execute(SQL["item"], {"item": item}).fetchone()
     if row is None:
-        raise unknown(item)
+        raise NotFound(f"there is no work item {item}", hint="errands list shows what there is")
     return WorkItem(*row)
 
 
@@ -347,17 +348,9 @@ def lease_in(connection: sqlite3.Connection, item: str) -> Lease:
     return Lease(row["token"], row["holder"], row["expires_at"], row["attempt"])
 
 
-def is_claimed_with(connection: sqlite3.Connection, item: WorkItem, token: int) -> bool:
-    return item.status == "in_flight" and lease_in(connection, item.id).token == token
-
-
 def claimed_in(connection: sqlite3.Connection, taken: Claim) -> ClaimedItem:
     row = connection.execute(SQL["held"], {"item": taken.item}).fetchone()
     return ClaimedItem(WorkItem(*row[:8]), Lease(*row[8:]))
-
-
-def unknown(item: str) -> NotFound:
-    return NotFound(f"there is no work item {item}", hint="errands list shows what there is")
 
 
 def invalid_transition(item: WorkItem, what: str) -> PreconditionFailed:
@@ -379,11 +372,6 @@ def _next_step(item: WorkItem, what: str) -> str:
     if item.status == "waiting_human":
         return f"answer it first: errands answer --id {item.id} --answer TEXT"
     return f"take it up again first: errands reopen --id {item.id}"
-
-
-def refuse_ended(item: WorkItem, what: str) -> None:
-    if item.status in TERMINAL:
-        raise invalid_transition(item, what)
 
 
 def not_claimable(connection: sqlite3.Connection, id: str) -> Exception:

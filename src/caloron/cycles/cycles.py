@@ -12,7 +12,7 @@ from caloron.cycles.report import Report, report_of
 from caloron.cycles.state import RESULTS, CycleState
 from caloron.cycles.storage import CycleFiles, LoadedState, Location, Log, location_of
 from caloron.errors import CaloronError, InUse, PreconditionFailed, StoreError, UsageError
-from caloron.store.files import write_atomic
+from caloron.store.files import read_text, write_atomic
 from caloron.store.lock import ProcessIdentity, this_process
 
 #: A cycle without a heartbeat for this long is dead.
@@ -71,16 +71,10 @@ class Cycles:
 
     def stop_request(self) -> str:
         """Return why the agent shall stop; empty if no stop is requested."""
-        file = self.location.stop
         try:
-            reason = file.read_text("utf-8", "replace").strip()
+            return read_text(self.location.stop).strip() or "no reason given"
         except FileNotFoundError:
             return ""
-        except OSError as error:
-            raise StoreError(
-                f"cannot read {file}: {error.strerror}", hint="make it readable for you"
-            ) from error
-        return reason or "no reason given"
 
     def request_stop(self, reason: str) -> None:
         """Ask the agent to begin no other cycle."""

@@ -35,7 +35,10 @@ class Report(NamedTuple):
 
     def text(self) -> str:
         """The report as text for a prompt."""
-        lines = [self._opening(), self._how_it_ended()]
+        opening = f"No cycle of {self.agent} is open."
+        if self.cycle_number:
+            opening = f"This is cycle {self.cycle_number} of {self.agent}."
+        lines = [opening, self._how_it_ended()]
         if self.work_in_progress:
             cycles = f", for {self.work_cycles} cycles now" if self.work_cycles > 1 else ""
             lines.append(f"In progress: {self.work_in_progress}{cycles}.")
@@ -49,11 +52,6 @@ class Report(NamedTuple):
         if self.stop:
             lines.append(f"Stop was requested: {self.stop}. End this cycle and begin no other.")
         return "\n".join(filter(None, lines))
-
-    def _opening(self) -> str:
-        if self.cycle_number:
-            return f"This is cycle {self.cycle_number} of {self.agent}."
-        return f"No cycle of {self.agent} is open."
 
     def _how_it_ended(self) -> str:
         number, step = self.last_cycle, self.last_step
@@ -84,7 +82,7 @@ def report_of(state: CycleState, *, stop: str = "") -> Report:
     report = Report(
         state.agent,
         state.cycle_number if at_work else 0,
-        _outcome(last),
+        "first",
         work_in_progress=state.work_in_progress,
         work_cycles=state.work_cycles,
         slice_it=to_slice(state.work_cycles),
@@ -93,7 +91,9 @@ def report_of(state: CycleState, *, stop: str = "") -> Report:
     )
     if last is None:
         return report
+    status = str(last.get("status", "ended"))
     return report._replace(
+        outcome="unknown" if status == "none" else status,
         last_cycle=int(last.get("cycle_number", 0)),
         last_step=str(last.get("last_action", "")),
         last_step_result=str(last.get("last_action_result", "")),
@@ -102,13 +102,6 @@ def report_of(state: CycleState, *, stop: str = "") -> Report:
         artefacts=tuple(map(str, last.get("artefacts", ()))),
         ended_at=str(last.get("ended_at", "")),
     )
-
-
-def _outcome(last: dict[str, Any] | None) -> str:
-    if last is None:
-        return "first"
-    status = str(last.get("status", "ended"))
-    return "unknown" if status == "none" else status
 
 
 class Breadcrumb(NamedTuple):

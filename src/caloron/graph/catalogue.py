@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
@@ -28,9 +29,10 @@ class Catalogue:
 
     def __init__(self, stages: Iterable[StageSpec] = ()) -> None:
         self._stages: dict[str, StageSpec] = {}
-        self._names: dict[str, set[str]] = {}
-        self._aliases: dict[str, set[str]] = {}
-        self._signatures: dict[str, set[str]] = {}
+        #: The ids of the stages of a name, of an alias, of a signature.
+        self._names: defaultdict[str, set[str]] = defaultdict(set)
+        self._aliases: defaultdict[str, set[str]] = defaultdict(set)
+        self._signatures: defaultdict[str, set[str]] = defaultdict(set)
         for stage in stages:
             self.add(stage)
 
@@ -46,10 +48,10 @@ class Catalogue:
     def add(self, stage: StageSpec) -> None:
         """Add a stage; an Active one deprecates the others of its signature."""
         self._stages[stage.id] = stage
-        self._names.setdefault(stage.name, set()).add(stage.id)
-        self._signatures.setdefault(stage.signature_id, set()).add(stage.id)
+        self._names[stage.name].add(stage.id)
+        self._signatures[stage.signature_id].add(stage.id)
         for alias in stage.aliases:
-            self._aliases.setdefault(alias, set()).add(stage.id)
+            self._aliases[alias].add(stage.id)
         if not _is_active(stage):
             return
         for other in self.by_signature(stage.signature_id):
@@ -65,10 +67,6 @@ class Catalogue:
 
     def by_signature(self, signature_id: str) -> list[StageSpec]:
         return self._all(self._signatures.get(signature_id, ()))
-
-    def by_prefix(self, prefix: str) -> list[StageSpec]:
-        """Return the stages whose id starts with `prefix`."""
-        return self._all(id for id in self._stages if id.startswith(prefix))
 
     def _all(self, ids: Iterable[str]) -> list[StageSpec]:
         return [self._stages[id] for id in sorted(ids)]
@@ -111,7 +109,7 @@ class Catalogue:
             return reference
         named = _active_or_all(self.by_name(reference))
         is_prefix = bool(reference) and set(reference) <= _HEX
-        prefixed = self.by_prefix(reference) if is_prefix else []
+        prefixed = self._all(id for id in self._stages if is_prefix and id.startswith(reference))
         aliased = _active_or_all(self._all(self._aliases.get(reference, ()))) if strict else []
         order = (named, prefixed, aliased) if strict else (prefixed, named)
         stages = next(filter(None, order), None)

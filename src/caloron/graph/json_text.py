@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any, TypeAlias
 
+import msgspec
+
 from caloron.graph.errors import ParseError
 
 
@@ -188,81 +190,43 @@ def walk_json(value: Json, path: str = "$") -> Iterator[tuple[str, Json]]:
 def compact(value: Json) -> str:
     """Return the form that traces and caches hash: no spaces, keys sorted, floats stay floats."""
     text = _compact_text(value)
-    # Only floats with an exponent are written otherwise than Python writes them.
     if _EXPONENT.search(text):
-        return "".join(_write(value, _compact_number, _by_code_point))
+        # Python writes floats with an exponent otherwise than Noether; msgspec writes them alike.
+        return msgspec.json.encode(json.loads(text), order="sorted").decode()
     return text
 
 
 def canonical(value: Json) -> str:
     """Return the form that ids hash (RFC 8785): numbers as ECMAScript writes them."""
-    return "".join(_write(value, _canonical_number, _by_utf16))
+    return "".join(_canonical_parts(value))
 
 
-def _by_code_point(key: str) -> Any:
-    return key
-
-
-def _by_utf16(key: str) -> Any:
+def _by_utf16(key: str) -> bytes:
     return key.encode("utf-16-be", "surrogatepass")
 
 
-def _write(
-    value: Json, number: Callable[[int | float], str], order: Callable[[str], Any]
-) -> Iterator[str]:
+def _canonical_parts(value: Json) -> Iterator[str]:
     value = unwrap(value)
     if isinstance(value, dict):
         separator = "{"
-        for key in sorted(value, key=order):
+        for key in sorted(value, key=_by_utf16):
             yield f"{separator}{_scalar_text(key)}:"
-            yield from _write(value[key], number, order)
+            yield from _canonical_parts(value[key])
             separator = ","
         yield "}" if value else "{}"
     elif isinstance(value, list | tuple):
         separator = "["
         for item in value:
             yield separator
-            yield from _write(item, number, order)
+            yield from _canonical_parts(item)
             separator = ","
         yield "]" if value else "[]"
     elif isinstance(value, bool) or value is None or isinstance(value, str):
         yield _scalar_text(value)
     elif isinstance(value, int | float):
-        yield number(value)
+        yield _canonical_number(value)
     else:
         raise TypeError(f"a {type(value).__name__} is no JSON value")
-
-
-def _digits(number: float) -> tuple[str, str, int]:
-    """Return the sign, the shortest digits, and the number of digits before the point."""
-    sign, digits, exponent = Decimal(repr(number)).normalize().as_tuple()
-    assert isinstance(exponent, int)
-    written = "".join(map(str, digits))
-    return ("-" if sign else ""), written, len(written) + exponent
-
-
-def _plain(sign: str, digits: str, point: int, *, fraction: str) -> str:
-    if point <= 0:
-        return f"{sign}0.{'0' * -point}{digits}"
-    if point >= len(digits):
-        return f"{sign}{digits}{'0' * (point - len(digits))}{fraction}"
-    return f"{sign}{digits[:point]}.{digits[point:]}"
-
-
-def _exponential(sign: str, digits: str, point: int, *, plus: str) -> str:
-    head = digits[0] + (f".{digits[1:]}" if len(digits) > 1 else "")
-    exponent = point - 1
-    return f"{sign}{head}e{plus if exponent > 0 else ''}{exponent}"
-
-
-def _compact_number(number: int | float) -> str:
-    if isinstance(number, int) or number == 0:
-        return repr(number)
-    _finite(number)
-    sign, digits, point = _digits(number)
-    if -5 < point <= 16:
-        return _plain(sign, digits, point, fraction=".0")
-    return _exponential(sign, digits, point, plus="")
 
 
 def _canonical_number(number: int | float) -> str:
@@ -272,16 +236,15 @@ def _canonical_number(number: int | float) -> str:
         number = float(number)
     if number == 0:
         return "0"
-    _finite(number)
-    sign, digits, point = _digits(number)
-    if -6 < point <= 21:
-        return _plain(sign, digits, point, fraction="")
-    return _exponential(sign, digits, point, plus="+")
-
-
-def _finite(number: float) -> None:
     if not math.isfinite(number):
         raise ValueError(f"{number} is no JSON number")
+    decimal = Decimal(repr(number)).normalize()
+    # The position of the first digit: 0 for units.
+    exponent = decimal.adjusted()
+    if -7 < exponent < 21:
+        return f"{decimal:f}"
+    mantissa = decimal.scaleb(-exponent)
+    return f"{mantissa:f}e{'+' if exponent > 0 else ''}{exponent}"
 
 
 def may_have_bigint(text: str) -> bool:

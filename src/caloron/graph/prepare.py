@@ -97,12 +97,8 @@ def prepare(
         raise Refused(checked.errors)
     stages = _stages(root, catalogue, checked.called)
     effects = [(path, effect) for path, stage in stages for effect in stage.effects]
-    effects += [
-        (path, effect)
-        for path, node in walk(root)
-        if isinstance(node, RemoteStage)
-        for effect in REMOTE_EFFECTS
-    ]
+    remote = [path for path, node in walk(root) if isinstance(node, RemoteStage)]
+    effects += [(path, effect) for path in remote for effect in REMOTE_EFFECTS]
     granted = kinds_of_words(permissions.capabilities, CAPABILITIES)
     allowed = kinds_of_words(permissions.effects, KINDS)
     _require_capabilities(stages, granted)

@@ -337,16 +337,10 @@ def test_an_empty_migration_does_not_damage_the_home(damaged, run, where) -> Non
 def test_the_scaffold_quotes_its_folder_for_the_shell(run, tmp_path) -> None:
     where = tmp_path / "my agents; x" / "forge"
     run("scaffold", str(where), "--host", "grove", "--agent", "forge")
-    line = next(
-        text for text in (where / "CLAUDE.md").read_text().splitlines() if text.startswith("export")
-    )
-    shown = subprocess.run(
-        ["sh", "-c", f'{line}\nprintf %s "$MF_INSTANCE_DIR"'],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert shown.stdout == str(where)
+    lines = (where / "CLAUDE.md").read_text().splitlines()
+    line = next(text for text in lines if text.startswith("export"))
+    shown = subprocess.check_output(["sh", "-c", f'{line}\nprintf %s "$MF_INSTANCE_DIR"'])
+    assert shown.decode() == str(where)
 
 
 def test_with_output_json_the_answer_is_an_envelope(run, where, capsys) -> None:

@@ -69,12 +69,6 @@ def test_an_expired_lease_lets_another_agent_claim_the_item_and_fences_the_first
     assert home.work_items.resolve("a", "done", token=second.lease.token).status == "done"
 
 
-def test_a_new_item_can_wait_for_a_person(home: AgentInstance) -> None:
-    home.work_items.enqueue("p", "persona-amendment", {}, status="waiting_human")
-    assert home.work_items.replay() == []
-    assert home.work_items.answer("p", "ok").status == "pending"
-
-
 def test_an_item_that_was_abandoned_too_often_fails(home: AgentInstance) -> None:
     add(home, "poison", "good")
     for _ in range(2):
@@ -157,12 +151,6 @@ def test_a_change_and_its_event_share_their_time_and_transaction(home: AgentInst
         home.work_items.get("b")
 
 
-def test_an_event_with_a_key_is_written_once(home: AgentInstance) -> None:
-    assert home.events.append("synced", {"n": 1}, key="ledger:7", ts=5) is not None
-    assert home.events.append("synced", {"n": 2}, key="ledger:7") is None
-    assert [event.ts for event in home.events.since(0)] == [5]
-
-
 def test_an_external_event_is_copied_once_with_its_own_time(home: AgentInstance) -> None:
     add(home, "a")
     lines = [
@@ -172,6 +160,7 @@ def test_an_external_event_is_copied_once_with_its_own_time(home: AgentInstance)
     assert home.events.copy(lines) == 2
     later = ExternalEvent("shop:3", 30, "merged", {})
     assert home.events.copy([*lines, later]) == 1
+    assert home.events.append("merged", {"n": 2}, key="shop:3") is None
     assert [(e.ts, e.type, e.work_item_id) for e in home.events.since(0)][:3] == [
         (10, "attempt_started", "a"), (20, "attempt_ended", None), (30, "merged", None),
     ]  # fmt: skip

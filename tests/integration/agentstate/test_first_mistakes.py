@@ -109,17 +109,6 @@ def test_a_folder_at_the_path_of_the_file_is_reported_as_a_folder(empty: Path) -
         assert "that is a folder and not a file" in result.err
 
 
-@pytest.mark.parametrize("text", ["Nov 16 2026", "16 Nov 2026", "Nov 16, 2026 08:00", "2026/11/16"])
-def test_a_time_may_have_each_form_that_agent_state_accepts(empty: Path, text: str) -> None:
-    with AgentInstance(empty) as home:
-        home.events.append("before", {}, ts=1_794_600_000_000)
-        home.events.append("after", {}, ts=1_794_950_000_000)
-    assert [row["type"] for row in called("events", "since", text).lines] == ["after"]
-    wrong = called("events", "since", "Nov 31 2026")
-    assert wrong.code == 1
-    assert "is no time" in wrong.err
-
-
 @pytest.mark.parametrize("words", [("hook",), ("hook", "onStart")])
 def test_the_help_of_a_hook_names_its_environment(empty: Path, words: tuple[str, ...]) -> None:
     result = "\n".join(called(*words, "--help").lines)

@@ -102,15 +102,6 @@ def test_a_foreign_claim_in_the_name_of_the_holder_is_refused_during_the_lease(
     assert home.work_items.lease("a").token == token
 
 
-def test_our_own_second_claim_after_the_lease_is_not_foreign(home: AgentInstance) -> None:
-    home.work_items.enqueue("a", "review", {})
-    home.work_items.claim("a", "forge")
-    shift_clock(home, 600_001)
-    again = home.work_items.claim("a", "forge")
-    assert (again.lease.attempt, again.lease.token) == (2, 2)
-    assert home.work_items.resolve("a", "done", token=2).status == "done"
-
-
 @pytest.fixture
 def older(where: Path) -> Path:
     """A file of an older version, with a leased item and a waiting item."""

@@ -22,6 +22,8 @@ from caloron.errors import CaloronError
 from tests.integration.agentstate.conftest import shift_clock
 
 HOUR = 3_600_000
+#: A time without a zone is local.
+_LOCAL_2020 = int(datetime(2020, 1, 1).timestamp() * 1000)  # noqa: DTZ001
 
 
 def section(page: str, title: str) -> list[str]:
@@ -163,7 +165,7 @@ def test_weeks_belong_to_the_year_of_their_thursday() -> None:
     assert week_of(datetime(2027, 1, 3, tzinfo=UTC).date()).label == "2026-W53"
     assert last_week(datetime(2026, 11, 16, 0, 0, tzinfo=UTC)).label == "2026-W46"
     week = week_named("2026-W46")
-    assert (week.begins, week.ends) == (parse_time("2026-11-09"), parse_time("2026-11-16"))
+    assert week.window == {"begins": parse_time("2026-11-09"), "ends": parse_time("2026-11-16")}
     assert week_named("2021-W01").earlier(1).label == "2020-W53"
 
 
@@ -176,10 +178,16 @@ def test_weeks_belong_to_the_year_of_their_thursday() -> None:
         ("2020-01-01T00:00:00Z", 1577836800000),
         ("2020-01-01T01:00:00.5+01:00", 1577836800500),
         ("Wed, 01 Jan 2020 00:00:00 GMT", 1577836800000),
+        ("Jan 1 2020", _LOCAL_2020),
+        ("1 Jan 2020", _LOCAL_2020),
+        ("Jan 1, 2020 00:00", _LOCAL_2020),
+        ("2020/01/01", _LOCAL_2020),
     ],
 )
 def test_times_are_accepted_in_the_forms_that_people_write(text: str, ms: int) -> None:
     assert parse_time(text) == ms
+    with pytest.raises(CaloronError, match="is no time"):
+        parse_time("Nov 31 2026")
 
 
 def test_percentiles_are_measured_values() -> None:

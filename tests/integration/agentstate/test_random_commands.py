@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from caloron.agentstate.instance import AgentInstance
-from caloron.agentstate.records import TERMINAL
+from caloron.agentstate.records import OPEN, STATUSES, TERMINAL, ClaimedItem, base_of
 from caloron.errors import CaloronError
 from tests.integration.agentstate.conftest import shift_clock
 
@@ -20,15 +23,15 @@ LEASE_MS = 600_000
 
 
 class Model:
-    """The expected state of one errand."""
+    """The expected state of one work item; an unknown one has no status."""
 
-    def __init__(self, order: int, priority: int) -> None:
-        self.order, self.priority = order, priority
-        self.status = "pending"
+    def __init__(self) -> None:
+        self.order = self.priority = self.attempts = self.expires = 0
+        self.token = -1
+        self.status = ""
         self.owner: str | None = None
-        self.attempts, self.expires = 0, 0
-        self.notes: dict | None = None
-        self.events = ["created"]
+        self.notes: dict = {}
+        self.events: list[str] = []
 
 
 class Commands(RuleBasedStateMachine):
@@ -39,9 +42,8 @@ class Commands(RuleBasedStateMachine):
         self._folder = tempfile.TemporaryDirectory(prefix="caloron-model-")
         self.home = AgentInstance(Path(self._folder.name) / "agent")
         self.home.db.rows("PRAGMA synchronous = OFF")
-        self.items: dict[str, Model] = {}
+        self.items: defaultdict[str, Model] = defaultdict(Model)
         self.now = 0
-        self.tokens: dict[str, int] = {}
 
     def teardown(self) -> None:
         self.home.close()
@@ -51,75 +53,65 @@ class Commands(RuleBasedStateMachine):
         stale = model.status == "in_flight" and model.expires <= self.now
         return model.status == "pending" or stale
 
-    def allowed(self, item: str, when: bool, call) -> bool:
-        """Check that the call succeeds exactly if the model allows it."""
+    def allowed(self, when: bool, call: Callable[[], Any]) -> Any:
+        """Check that the call succeeds exactly if the model allows it; return its answer."""
         try:
-            call()
+            answer = call()
         except CaloronError:
-            assert not (item in self.items and when), item
-            return False
-        assert item in self.items, item
-        assert when, item
-        return True
+            assert not when
+            return None
+        assert when
+        return answer
 
     @rule(item=ITEMS, priority=st.integers(0, 2))
     def enqueue(self, item: str, priority: int) -> None:
+        model = self.items[item]
         done = self.home.work_items.enqueue(item, "review", {}, priority=priority)
-        assert done.inserted is (item not in self.items)
-        # The id orders items of the same millisecond.
-        self.items.setdefault(item, Model(done.item.created_at, priority))
+        assert done.inserted is (not model.status)
+        if done.inserted:
+            # The id orders items of the same millisecond.
+            model.status, model.order, model.priority = "pending", done.item.created_at, priority
+            model.events.append("created")
 
     @rule(item=ITEMS, owner=OWNERS)
     def claim(self, item: str, owner: str) -> None:
-        model = self.items.get(item)
-        free = model is not None and self.free(model)
-        if self.allowed(
-            item, free, lambda: self._remember_token(self.home.work_items.claim(item, owner))
-        ):
-            self._claimed(item, owner)
+        free = self.free(self.items[item])
+        self._claimed(self.allowed(free, lambda: self.home.work_items.claim(item, owner)), owner)
 
     @rule(owner=OWNERS)
     def claim_next(self, owner: str) -> None:
         waiting = [(-m.priority, m.order, item) for item, m in self.items.items() if self.free(m)]
         claimed = self.home.work_items.claim_next(owner)
         assert (claimed.item.id if claimed else None) == (min(waiting)[2] if waiting else None)
-        if claimed:
-            self._remember_token(claimed)
-            self._claimed(claimed.item.id, owner)
+        self._claimed(claimed, owner)
 
-    def _remember_token(self, claimed) -> None:
-        self.tokens[claimed.item.id] = claimed.lease.token
-
-    def _claimed(self, item: str, owner: str) -> None:
-        model = self.items[item]
+    def _claimed(self, claimed: ClaimedItem | None, owner: str) -> None:
+        if claimed is None:
+            return
+        model = self.items[claimed.item.id]
         model.status, model.owner, model.expires = "in_flight", owner, self.now + LEASE_MS
+        model.token = claimed.lease.token
         model.attempts += 1
         model.events.append("claimed")
 
     @rule(item=ITEMS, status=st.sampled_from(TERMINAL), fenced=st.booleans())
     def resolve(self, item: str, status: str, fenced: bool) -> None:
-        model = self.items.get(item)
-        token = self.tokens.get(item, 0) if fenced else None
-        may = model is not None and model.status not in TERMINAL
-        if fenced:
-            may = may and model is not None and model.status == "in_flight"
-        errands = self.home.work_items
-        if self.allowed(item, may, lambda: errands.resolve(item, status, notes="end", token=token)):
-            assert model is not None
+        model, errands = self.items[item], self.home.work_items
+        may = model.status == "in_flight" if fenced else model.status in OPEN
+        token = model.token if fenced else None
+        if self.allowed(may, lambda: errands.resolve(item, status, notes="end", token=token)):
             model.status = status
-            before = model.notes
-            if before is None:
+            if not model.notes:
                 model.notes = {"text": "end"}
-            elif before != {"text": "end"}:
-                model.notes = before | {"resolution": "end"}
+            elif model.notes != {"text": "end"}:
+                model.notes = model.notes | {"resolution": "end"}
             model.events.append("resolved")
 
     @rule(item=ITEMS)
     def renew(self, item: str) -> None:
-        model, token = self.items.get(item), self.tokens.get(item, -1)
-        may = model is not None and model.status == "in_flight"
-        if self.allowed(item, may, lambda: self.home.work_items.renew(item, token)):
-            assert model is not None
+        model = self.items[item]
+        may = model.status == "in_flight"
+        if self.allowed(may, lambda: self.home.work_items.renew(item, model.token)):
             model.expires = self.now + LEASE_MS
 
     @rule(item=ITEMS)
@@ -129,15 +121,13 @@ class Commands(RuleBasedStateMachine):
 
     @rule(item=ITEMS)
     def park(self, item: str) -> None:
-        if self._move(item, ("pending", "in_flight"), "waiting_human", "parked",
-                      lambda: self.home.work_items.park(item, "?")):  # fmt: skip
-            self._annotated(item, {"question": "?"})
+        self._move(item, ("pending", "in_flight"), "waiting_human", "parked",
+                   lambda: self.home.work_items.park(item, "?"), question="?")  # fmt: skip
 
     @rule(item=ITEMS)
     def answer(self, item: str) -> None:
-        if self._move(item, ("waiting_human",), "pending", "answered",
-                      lambda: self.home.work_items.answer(item, "!")):  # fmt: skip
-            self._annotated(item, {"answer": "!"})
+        self._move(item, ("waiting_human",), "pending", "answered",
+                   lambda: self.home.work_items.answer(item, "!"), answer="!")  # fmt: skip
 
     @rule(item=ITEMS)
     def reopen(self, item: str) -> None:
@@ -145,56 +135,46 @@ class Commands(RuleBasedStateMachine):
 
     @rule(item=ITEMS)
     def retry(self, item: str) -> None:
-        model = self.items.get(item)
-        may = model is not None and model.attempts < 3
-        may = (
-            may
-            and model is not None
-            and (model.status == "failed" or (model.status == "in_flight" and self.free(model)))
-        )
-        if self.allowed(item, may, lambda: self.home.work_items.retry(item)):
-            assert model is not None
-            model.status = "pending"
-            model.events.append("reopened")
+        model = self.items[item]
+        stale = model.status == "in_flight" and self.free(model)
+        sources = ("failed", "in_flight") if stale else ("failed",)
+        self._move(item, sources if model.attempts < 3 else (), "pending", "reopened",
+                   lambda: self.home.work_items.retry(item))  # fmt: skip
 
     @rule(item=ITEMS, key=st.sampled_from(["k", "l"]), value=st.integers(0, 3))
     def annotate(self, item: str, key: str, value: int) -> None:
-        if self.allowed(item, True, lambda: self.home.work_items.annotate(item, {key: value})):
-            self._annotated(item, {key: value})
-            self.items[item].events.append("annotated")
+        status, patch = self.items[item].status, {key: value}
+        self._move(item, STATUSES, status, "annotated",
+                   lambda: self.home.work_items.annotate(item, patch), **patch)  # fmt: skip
 
     @rule(ms=st.sampled_from([1000, LEASE_MS + 60_000]))
     def wait(self, ms: int) -> None:
         shift_clock(self.home, ms)
         self.now += ms
 
-    def _annotated(self, item: str, patch: dict) -> None:
+    def _move(
+        self, item: str, sources: Sequence[str], status: str, event: str, call: Callable[[], Any],
+        **notes: Any,
+    ) -> None:  # fmt: skip
         model = self.items[item]
-        model.notes = (model.notes or {}) | patch
-
-    def _move(self, item: str, sources, status: str, event: str, call) -> bool:
-        model = self.items.get(item)
-        if not self.allowed(item, model is not None and model.status in sources, call):
-            return False
-        assert model is not None
-        model.status = status
-        model.events.append(event)
-        return True
+        if self.allowed(model.status in sources, call):
+            model.status = status
+            model.notes = model.notes | notes
+            model.events.append(event)
 
     @invariant()
     def the_file_agrees_with_the_model(self) -> None:
-        from caloron.agentstate.records import base_of
-
-        for item, model in self.items.items():
+        known = {item: model for item, model in self.items.items() if model.status}
+        for item, model in known.items():
             stored = self.home.work_items.get(item)
             assert stored.status == model.status
             assert stored.owner_agent == model.owner
-            assert base_of(stored.notes) == (model.notes or {})
+            assert base_of(stored.notes) == model.notes
             assert self.home.work_items.lease(item).attempt == model.attempts
             result = [e.type.removeprefix("work_item_") for e in self.home.events.of(item)]
             assert result == model.events
         replayed = {entry.item.id for entry in self.home.work_items.replay()}
-        assert replayed == {item for item, model in self.items.items() if self.free(model)}
+        assert replayed == {item for item, model in known.items() if self.free(model)}
 
 
 Commands.TestCase.settings = settings(

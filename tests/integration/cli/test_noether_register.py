@@ -22,8 +22,8 @@ from caloron.graph.stage import StageSpec
 from caloron.graph.stage_file import stage_of
 from caloron.stages.catalogue import catalogue_stages
 from caloron.stages.compositions import composition
+from tests.support.fake_noether import stand_in
 from tests.support.noether import wrapped
-from tests.support.noether_program import differences, stand_in
 from tests.support.unsandboxed import Unsandboxed
 
 BY_NAME = {stage.name: stage for stage in catalogue_stages()}
@@ -135,16 +135,6 @@ def test_a_missing_caloron_is_named_in_the_failure(
     monkeypatch.setenv("CALORON_BIN", "/nowhere/caloron")
     with pytest.raises(StageFailed, match="/nowhere/caloron"):
         _answer(BY_NAME["design_po"], {"goal": "x"}, tmp_path)
-
-
-def test_the_stand_in_answers_like_the_recorded_program(tmp_path: Path) -> None:
-    """This checks the comparison itself, without the real program."""
-    program = stand_in(tmp_path)
-    assert differences(program, tmp_path / "store", executes=True, most=6) == []
-    liar = tmp_path / "liar"
-    liar.write_text(f'#!/bin/sh\n[ "$1" = run ] && exit 3\nexec {program} "$@"\n')
-    liar.chmod(0o755)
-    assert len(differences(str(liar), tmp_path / "other", executes=True, most=1)) == 1
 
 
 def test_the_resolved_graph_runs_in_a_store_with_the_registered_stages(

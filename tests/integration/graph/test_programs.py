@@ -111,19 +111,17 @@ def test_a_program_that_misbehaves_is_one_clear_failure(code, message, tmp_path)
     assert failed.value.exit_code == 3
 
 
-def test_a_shell_stage_can_call_programs_with_a_large_input(tmp_path):
-    code = "execute() { printf '%s' \"$1\" | /bin/cat | wc -c; }"
-    assert _run(_stage(code, "bash"), "x" * 500_000, tmp_path) == 500_002
-
-
-def test_output_on_standard_error_is_no_failure(tmp_path):
-    code = "def execute(x):\n    import sys\n    sys.stderr.write('careful')\n    return 1\n"
-    assert _run(_stage(code), 1, tmp_path) == 1
-
-
-def test_a_program_need_not_read_its_input(tmp_path):
-    big = "x" * 3_000_000
-    assert _run(_stage("execute() { echo 1; }", "bash"), big, tmp_path) == 1
+@pytest.mark.parametrize(
+    ("language", "code", "characters", "answer"),
+    [
+        ("bash", "execute() { printf '%s' \"$1\" | /bin/cat | wc -c; }", 500_000, 500_002),
+        ("bash", "execute() { echo 1; }", 3_000_000, 1),
+        ("bash", "execute() { echo careful >&2; echo 1; }", 1, 1),
+    ],
+    ids=["other programs", "input not read", "words on standard error"],
+)
+def test_a_program_may_use_its_streams_freely(language, code, characters, answer, tmp_path):
+    assert _run(_stage(code, language), "x" * characters, tmp_path) == answer
 
 
 @pytest.fixture
@@ -141,17 +139,11 @@ def _is_gone(command: str) -> bool:
     return True
 
 
-def test_a_program_that_hangs_is_killed_with_its_descendants(tmp_path, forever):
+@pytest.mark.parametrize("limit", [{"seconds": 0.3}, {"limits": RunLimits(stage_seconds=0.3)}])
+def test_a_program_that_hangs_is_killed_with_its_descendants(tmp_path, forever, limit):
     code = f"execute() {{ {forever} & ({forever}); }}"
-    with pytest.raises(StageTimedOut, match=r"not done after 0\.3 s"):
-        _run(_stage(code, "bash"), 1, tmp_path, seconds=0.3)
-    assert _is_gone(forever)
-
-
-def test_the_time_limit_of_the_run_ends_programs(tmp_path, forever):
-    hang, limits = _stage(f"execute() {{ {forever}; }}", "bash"), RunLimits(stage_seconds=0.2)
-    with pytest.raises(StageTimedOut):
-        _run(hang, 1, tmp_path, limits=limits)
+    with pytest.raises(StageTimedOut, match="not done after 0"):
+        _run(_stage(code, "bash"), 1, tmp_path, **limit)
     assert _is_gone(forever)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,24 @@ import pytest
 from caloron.graph.errors import GraphError
 from caloron.graph.json_text import compact
 from caloron.graph.prepare import Prepared, prepare
+from caloron.graph.runners.functions import RunnerChain
+from caloron.graph.runners.subprocess import SubprocessRunner
 from caloron.graph.runtime.run import RunResult, run
+from caloron.graph.stdlib import StandardLibrary
 from caloron.graph.stdlib.library import NOT_IMPLEMENTED
 from tests.support.noether import VECTORS, catalogue, permissions, wrapped
-from tests.support.vector_runs import runner
+from tests.support.unsandboxed import Unsandboxed
 
 STAGES = catalogue()
+
+
+def _runner(directory: Path) -> RunnerChain:
+    """The standard library and programs without a sandbox, all kept in this directory."""
+    python = {"python": [sys.executable, "-S"]}
+    programs = SubprocessRunner(directory / "scripts", Unsandboxed(), interpreters=python)
+    return RunnerChain(StandardLibrary(directory), programs)
+
+
 _TRACED = ("stage_id", "input_hash", "output_hash")
 #: Recorded runs that strict refuses, each for a mistake that Noether does not check.
 _REFUSED_BY_STRICT = {
@@ -55,7 +68,7 @@ def _run(vector: dict[str, Any], directory: Path, *, strict: bool) -> tuple[Prep
         pytest.skip("node is not installed")
     allowed, text = permissions(vector["flags"]), json.dumps(vector["graph"])
     prepared = prepare(text, STAGES, allowed, strict=strict)
-    return prepared, run(prepared, vector["input"], runner(directory))
+    return prepared, run(prepared, vector["input"], _runner(directory))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +137,7 @@ def test_a_stage_of_the_standard_library_answers_as_the_real_one(vector, before,
     for step in [*(before if vector["stage"].startswith("kv_") else ()), vector]:
         prepared = prepare(wrapped({"op": "Stage", "id": step["stage"]}), STAGES, strict=False)
         try:
-            code, output = 0, run(prepared, step["input"], runner(tmp_path)).output
+            code, output = 0, run(prepared, step["input"], _runner(tmp_path)).output
         except GraphError as error:
             code = error.exit_code
     assert code == vector["exit"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -128,6 +131,26 @@ def test_a_cache_in_a_file_outlives_its_process_and_serves_threads(tmp_path):
     for thread in threads:
         thread.join()
     assert [cache.get(_key(number)) for number in range(2, 20)] == [str(n) for n in range(2, 20)]
+
+
+def test_several_processes_share_a_cache_file(tmp_path):
+    code = """
+import sys
+from pathlib import Path
+from caloron.graph.storage.cache import SqliteCache
+from caloron.graph.runtime.protocols import CacheKey
+cache = SqliteCache(Path(sys.argv[1]), most_bytes=100_000)
+for number in range(300):
+    key = CacheKey("s", "c", str(number))
+    known = cache.get(key)
+    assert known in (None, f"[{number}]"), known
+    cache.put(key, f"[{number}]")
+assert not cache.trouble, cache.trouble
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "cache.db")]
+    environ = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    several = [subprocess.Popen(command, env=environ) for _ in range(3)]
+    assert [process.wait() for process in several] == [0, 0, 0]
 
 
 def test_a_damaged_cache_file_is_replaced(tmp_path):

@@ -25,23 +25,10 @@ _SPEC = VECTORS["stages"][0]["spec"]
 
 
 def test_effects_are_sorted_by_kind_then_by_detail_and_kept_once():
-    effects = [
-        PURE,
-        Effect("Llm", "b"),
-        Effect("Cost", 10),
-        Effect("Llm", "a"),
-        Effect("Cost", 5),
-        FALLIBLE,
-        PURE,
-    ]
-    assert effect_set(effects) == (
-        Effect("Cost", 5),
-        Effect("Cost", 10),
-        FALLIBLE,
-        Effect("Llm", "a"),
-        Effect("Llm", "b"),
-        PURE,
-    )
+    cheap, dear = Effect("Cost", 5), Effect("Cost", 10)
+    one, other = Effect("Llm", "a"), Effect("Llm", "b")
+    effects = [PURE, other, dear, one, cheap, FALLIBLE, PURE]
+    assert effect_set(effects) == (cheap, dear, FALLIBLE, one, other, PURE)
     assert cost_of(effects) == 15
 
 

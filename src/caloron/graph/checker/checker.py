@@ -195,18 +195,17 @@ class _Checker:
 
     def _parallel(self, node: Parallel, produced: NType, path: str) -> Signature:
         branches = dict(zip(node.branches, children(node, path), strict=True))
-        return self._members(branches, produced, path, _branch_input)
+        return self._members(branches, produced, produced, path)
 
     def _members(
-        self,
-        nodes: Mapping[str, tuple[str, Node]],
-        produced: NType,
-        path: str,
-        choose: Callable[[NType, str], NType],
+        self, nodes: Mapping[str, tuple[str, Node]], produced: NType, otherwise: NType, path: str
     ) -> Signature:
-        """Check nodes of which each gets the member of its own name."""
+        """Check nodes of which each gets the member of its own name, or something otherwise."""
+        known = _known_fields(produced)
+        is_value = isinstance(produced, LiteralType)
         signatures = {
-            name: self.visit(node, choose(produced, name), at) for name, (at, node) in nodes.items()
+            name: self.visit(node, known.get(name, otherwise if is_value else ANY), at)
+            for name, (at, node) in nodes.items()
         }
         required = sorted_record({name: of.input for name, of in signatures.items()})
         missing = isinstance(produced, Record) and any(
@@ -240,7 +239,9 @@ class _Checker:
     def _merge(self, node: Merge, produced: NType, path: str) -> Signature:
         *sources, (at, target) = children(node, path)
         named = {f"source_{index}": source for index, source in enumerate(sources)}
-        signature = self._members(named, produced, path, _source_input)
+        # A source without a member of its name gets null.
+        otherwise = LiteralType(None) if _is_object(produced) else produced
+        signature = self._members(named, produced, otherwise, path)
         return Signature(signature.input, self.visit(target, signature.output, at).output)
 
     def _let(self, node: Let, produced: NType, path: str) -> Signature:
@@ -251,14 +252,11 @@ class _Checker:
             if isinstance(signature.input, Record):
                 required.update(signature.input.fields)
         bound = {name: of.output for name, of in zip(node.bindings, signatures, strict=True)}
-        outer = _fields_of(produced)
-        scope: NType
-        if outer is not None:
-            scope = sorted_record({**outer, **bound})
-        else:
+        outer = _known_fields(produced)
+        scope: NType = sorted_record({**outer, **bound})
+        if produced == ANY or isinstance(produced, RecordWith | Union | Var | Refined):
             # The outer fields are unknown; the bindings and what they require are not.
-            known = produced.fields if isinstance(produced, RecordWith) else {}
-            scope = RecordWith({**required, **known, **bound}, "outer")
+            scope = RecordWith({**required, **outer, **bound}, "outer")
         result = self.visit(body, scope, at)
         if isinstance(result.input, Record):
             for name, of in result.input.fields.items():
@@ -281,13 +279,10 @@ def _references(stage: StageSpec, config: Mapping[str, Json], produced: NType) -
     """References to stages in the input of a stage that calls stages, as far as they are known."""
     if not isinstance(stage.input, Record):
         return []
-    known: dict[str, Json] = dict(config)
-    if isinstance(produced, LiteralType):
-        whole = with_config(stage, config, produced.value) if config else produced.value
-        known = whole if isinstance(whole, dict) else {}
-    elif isinstance(produced, Record | RecordWith):
-        fields = produced.fields.items()
-        known = {name: of.value for name, of in fields if isinstance(of, LiteralType)} | known
+    if config and isinstance(produced, LiteralType):
+        produced = LiteralType(with_config(stage, config, produced.value))
+    fields = _known_fields(produced).items()
+    known = {name: of.value for name, of in fields if isinstance(of, LiteralType)} | dict(config)
     listed = known.get("stages")
     values = [known.get("stage_id"), *(listed if isinstance(listed, list) else [])]
     return [value for value in values if isinstance(value, str)]
@@ -317,36 +312,14 @@ def _known_part(expected: NType, produced: RecordWith) -> NType:
     return expected
 
 
-def _fields_of(produced: NType) -> Mapping[str, NType] | None:
-    """Return the fields of a value of this type: none if it is no object, None if unknown."""
+def _known_fields(produced: NType) -> Mapping[str, NType]:
+    """Return the fields that a value of this type certainly has."""
     match produced:
         case LiteralType(dict() as value):
             return {name: LiteralType(of) for name, of in value.items()}
-        case Record(fields):
+        case Record(fields) | RecordWith(fields):
             return fields
-        case RecordWith() | Union() | Var() | Refined():
-            return None
-    return None if produced == ANY else {}
-
-
-def _branch_input(produced: NType, name: str) -> NType:
-    """Return the input of a branch: the member of its name, else the whole; Any if unknown."""
-    match produced:
-        case LiteralType(dict() as value):
-            return LiteralType(value[name]) if name in value else produced
-        case Record(fields) | RecordWith(fields) if name in fields:
-            return fields[name]
-        case LiteralType():
-            return produced
-    return ANY
-
-
-def _source_input(produced: NType, name: str) -> NType:
-    """Return the input of a source: the member of its name, else null."""
-    match produced:
-        case LiteralType(dict() as value) if name not in value:
-            return LiteralType(None)
-    return _branch_input(produced, name)
+    return {}
 
 
 def meet(types: Iterable[NType]) -> NType:

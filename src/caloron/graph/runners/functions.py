@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import wait
 
 from caloron.graph.errors import (
     Cancelled,
@@ -15,7 +16,7 @@ from caloron.graph.errors import (
     StageTimedOut,
 )
 from caloron.graph.json_text import InProcessValue, Json
-from caloron.graph.runtime.cancellation import Background
+from caloron.graph.runtime.cancellation import run_in_background
 from caloron.graph.runtime.protocols import Call, StageRunner, Value
 from caloron.graph.stage import StageSpec
 
@@ -89,13 +90,13 @@ def run_with_timeout(seconds: float, job: Callable[[], Json], call: Call) -> Jso
 
     A function that should really end then checks `call.stopped()`.
     """
-    background = Background(job)
+    background = run_in_background(job)
     while (left := call.seconds_left()) is None or left > 0:
         if call.stopped():
             raise Cancelled("cancelled because a sibling failed")
-        result = background.result(_POLL_S if left is None else min(left, _POLL_S))
-        if result is not None:
-            return result.value
+        wait([background], _POLL_S if left is None else min(left, _POLL_S))
+        if background.done():
+            return background.result()
     if call.stopped():
         raise Cancelled("cancelled because the run is over")
     raise StageTimedOut(f"not done after {round(seconds, 2):g} s")

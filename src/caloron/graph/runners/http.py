@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from concurrent.futures import wait
 from typing import Any
 
 from caloron.graph.errors import ParseError, StageFailed
 from caloron.graph.json_text import Json, decode
-from caloron.graph.runtime.cancellation import Background
+from caloron.graph.runtime.cancellation import run_in_background
 from caloron.graph.runtime.protocols import Call, Value
 from caloron.graph.stage import StageSpec
 
@@ -84,10 +85,10 @@ def exchange(
         except http.client.HTTPException as error:
             raise OSError(f"no HTTP answer: {type(error).__name__}: {error}") from error
 
-    result = Background(job).result(seconds)
-    if result is None:
+    answer = run_in_background(job)
+    if not wait([answer], seconds).done:
         raise TimeoutError(f"no complete answer after {round(seconds, 2):g} s")
-    return result.value
+    return answer.result()
 
 
 def _body(answer: Any, until: float) -> bytes:

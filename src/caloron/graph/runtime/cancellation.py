@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from concurrent.futures import Future
+from typing import TypeVar
 
 from caloron.graph.errors import Cancelled, RunTimedOut
 
@@ -76,63 +77,42 @@ class ThreadBudget:
             self._free += taken
 
 
-class JobResult(Generic[T]):
-    """The result of a job on another thread: its value, or the exception that it raised."""
-
-    def __init__(self, job: Callable[[], T]) -> None:
-        self._value: list[T] = []
-        self.error: BaseException | None = None
-        try:
-            self._value.append(job())
-        except BaseException as error:  # noqa: BLE001  # raised again by `value`
-            self.error = error
-
-    @property
-    def value(self) -> T:
-        if self.error is not None:
-            raise self.error
-        return self._value[0]
+def _run(job: Callable[[], T], future: Future[T]) -> None:
+    try:
+        future.set_result(job())
+    except BaseException as error:  # noqa: BLE001  # raised again by `result`
+        future.set_exception(error)
 
 
-class Background(Generic[T]):
-    """A job on a thread of its own, which is abandoned if it takes too long.
+def run_in_background(job: Callable[[], T]) -> Future[T]:
+    """Run a job on a thread of its own; its caller abandons it if it takes too long.
 
     Python cannot end a thread, so an abandoned job goes on until it returns.
     """
-
-    def __init__(self, job: Callable[[], T]) -> None:
-        self._results: list[JobResult[T]] = []
-        self._thread = threading.Thread(target=self._run, args=(job,), daemon=True)
-        self._thread.start()
-
-    def _run(self, job: Callable[[], T]) -> None:
-        self._results.append(JobResult(job))
-
-    def result(self, seconds: float) -> JobResult[T] | None:
-        """Wait for the result; None if the job takes longer."""
-        self._thread.join(seconds)
-        return self._results[0] if self._results else None
+    future: Future[T] = Future()
+    threading.Thread(target=_run, args=(job, future), daemon=True).start()
+    return future
 
 
 def run_concurrently(
     jobs: Sequence[Callable[[], T]], threads: ThreadBudget, scope: Scope
-) -> list[JobResult[T]]:
+) -> list[Future[T]]:
     """Run jobs on as many threads as are free, and wait for all; a failure stops the scope.
 
     The calling thread works, too, so that a run without a free thread cannot deadlock.
     """
-    results: dict[int, JobResult[T]] = {}
-    waiting = iter(range(len(jobs)))
+    results: list[Future[T]] = [Future() for _ in jobs]
+    waiting = iter(list(zip(jobs, results, strict=True)))
     lock = threading.Lock()
 
     def work() -> None:
         while True:
             with lock:
-                index = next(waiting, None)
-            if index is None:
+                job = next(waiting, None)
+            if job is None:
                 return
-            result = results[index] = JobResult(jobs[index])
-            if result.error is not None:
+            _run(*job)
+            if job[1].exception() is not None:
                 scope.stop()
 
     taken = threads.take(len(jobs) - 1)
@@ -149,4 +129,4 @@ def run_concurrently(
         raise
     finally:
         threads.give_back(taken)
-    return [results[index] for index in range(len(jobs))]
+    return results

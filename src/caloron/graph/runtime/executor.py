@@ -89,11 +89,11 @@ class Executor:
         )
         for own in frames:
             frame.trace.extend(own.trace)
-        errors = [result.error for result in results if result.error is not None]
+        errors = list(filter(None, (result.exception() for result in results)))
         if errors:
             # A branch that was only cancelled is not the cause of the failure.
             raise next((error for error in errors if not isinstance(error, Cancelled)), errors[0])
-        return [result.value for result in results]
+        return [result.result() for result in results]
 
     def _branch(self, node: Branch, input: Value, path: str, frame: Frame) -> Value:
         chosen = self.run(node.predicate, input, f"{path}.predicate", frame)

@@ -133,11 +133,10 @@ def _execute(
     except ExecutionError as error:
         error.trace = trace(failed=True)
         raise
-    totals = context.totals
     return RunResult(
         answer=answer,
         trace=trace(failed=False),
-        spent_cents=totals.spent,
-        cache_hits=totals.hits,
-        cache_misses=totals.misses,
+        spent_cents=context.spent_cents,
+        cache_hits=context.cache_hits,
+        cache_misses=context.cache_misses,
     )

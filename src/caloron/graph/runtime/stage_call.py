@@ -76,38 +76,30 @@ class Frame:
         return self._steps - 1
 
 
-class Totals:
-    """The money that a run spent, and how often the cache had an answer."""
-
-    def __init__(self, budget_cents: int | None) -> None:
-        self._budget_cents = budget_cents
-        self._lock = threading.Lock()
-        self.spent = self.hits = self.misses = 0
-
-    def reserve(self, cents: int, path: str, stage_id: str) -> None:
-        """Spend money before a call; it is never refunded."""
-        with self._lock:
-            limit = self._budget_cents
-            if limit is not None and self.spent + cents > limit:
-                raise BudgetExceeded(spent=self.spent, limit=limit, path=path, stage_id=stage_id)
-            self.spent += cents
-
-    def count_lookup(self, *, hit: bool) -> None:
-        with self._lock:
-            self.hits += hit
-            self.misses += not hit
-
-
 class RunContext:
     """Everything that the calls of a run share."""
 
     def __init__(self, prepared: Prepared, runner: StageRunner, settings: Settings) -> None:
         self.prepared = prepared
         self.settings = settings
-        self.totals = Totals(prepared.budget_cents)
+        self.spent_cents = self.cache_hits = self.cache_misses = 0
+        self._lock = threading.Lock()
         self._runner = runner
         self._remote = RemoteRunner()
         self._versions: dict[str, str] = {}
+
+    def reserve(self, cents: int, path: str, stage_id: str) -> None:
+        """Spend money before a call; it is never refunded."""
+        with self._lock:
+            spent, limit = self.spent_cents, self.prepared.budget_cents
+            if limit is not None and spent + cents > limit:
+                raise BudgetExceeded(spent=spent, limit=limit, path=path, stage_id=stage_id)
+            self.spent_cents += cents
+
+    def count_lookup(self, *, hit: bool) -> None:
+        with self._lock:
+            self.cache_hits += hit
+            self.cache_misses += not hit
 
     def call_stage(self, node: Stage, input: Value, path: str, frame: Frame) -> Value:
         """Return the answer of the stage of a node."""
@@ -258,7 +250,7 @@ class StageCall:
         version = self._context.code_version(self._runner, self._stage, self.path)
         key = CacheKey(self._stage.id, version, self._input.hash)
         cached = cache.get(key)
-        self._context.totals.count_lookup(hit=cached is not None)
+        self._context.count_lookup(hit=cached is not None)
         if cached is not None:
             self._source = "cache"
             return Value(text=cached)
@@ -322,7 +314,7 @@ class StageCall:
 
     def _reserve(self) -> None:
         cents = cost_of(self._stage.effects)
-        self._context.totals.reserve(cents, self.path, self._stage.id)
+        self._context.reserve(cents, self.path, self._stage.id)
 
     def _run(self) -> Json | Value:
         try:

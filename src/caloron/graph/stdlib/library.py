@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-import msgspec
-
 from caloron.graph.json_text import Json, sha256
 from caloron.graph.runners.functions import Function, FunctionRunner
 from caloron.graph.stage import (
@@ -79,16 +77,13 @@ def standard_stages() -> tuple[StageSpec, ...]:
 
 
 def _stage(entry: Json) -> StageSpec:
-    stage = define(
+    return define(
         entry["name"],
         parse_shorthand(entry["input"]),
         parse_shorthand(entry["output"]),
         effects=tuple(_effect(one) for one in entry["effects"]),
         implementation_hash=sha256(_IMPLEMENTATION + entry["name"]),
         description=entry["description"],
-    )
-    return msgspec.structs.replace(
-        stage,
         capabilities=frozenset(entry.get("capabilities", ())),
         cost=CostEstimate(**entry.get("cost", {})),
     )

@@ -12,6 +12,8 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
 from caloron.errors import StoreError
 from caloron.graph.errors import JournalError, RunConflict, RunInUse
 from caloron.graph.json_text import sha256
@@ -91,7 +93,7 @@ class SqliteJournal:
                 connection.execute(_ADD_RUN, values)
                 connection.execute(_USE, (run_id, int(self._now())))
                 self._prune(connection)
-            _require_same_run(run_id, self._header(run_id), header)
+            self._require_same(run_id, header)
         except BaseException:
             self.end(run_id)
             raise
@@ -122,10 +124,13 @@ class SqliteJournal:
                 raise
         self._locked[run_id] = lock
 
-    def _header(self, run_id: str) -> RunHeader:
-        row = self._read(_RUN, run_id)
-        assert row is not None
-        return RunHeader(*(str(value) for value in row))
+    def _require_same(self, run_id: str, header: RunHeader) -> None:
+        known = self._read(_RUN, run_id)
+        assert known is not None
+        for column, value in msgspec.structs.asdict(header).items():
+            if known[column] != value:
+                other = column.removesuffix("_hash")
+                raise RunConflict(f"the run {run_id!r} was begun with another {other}")
 
     def recorded(self, run_id: str, key: str) -> JournalEntry | None:
         row = self._read(_RECORDED, run_id, key)
@@ -186,10 +191,3 @@ def _passed(key: str, steps: Container[str]) -> bool:
         for step in _STEP.finditer(key)
         if step[1]
     )
-
-
-def _require_same_run(run_id: str, known: RunHeader, header: RunHeader) -> None:
-    for field in header.__struct_fields__:
-        if getattr(known, field) != getattr(header, field):
-            other = field.removesuffix("_hash")
-            raise RunConflict(f"the run {run_id!r} was begun with another {other}")

@@ -59,20 +59,6 @@ def test_refusals_have_their_own_codes(run) -> None:
     assert run("begin .. ")[0] == 2
 
 
-def test_the_end_of_a_process_ends_its_cycle(run) -> None:
-    child = os.fork()
-    if not child:
-        os._exit(0 if main(["cycle", "begin", "allegro", "--pid", str(os.getpid())]) == 0 else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    code, result = run("status allegro")
-    assert (code, result["data"]["alive"], result["data"]["report"]["outcome"]) == (
-        0,
-        False,
-        "crashed",
-    )
-    assert run("begin allegro")[1]["data"]["report"]["reason"] == f"process {child} is gone"
-
-
 def test_damage_is_reported_beside_the_answer(run, folder: Path, capsys) -> None:
     run("begin allegro")
     (folder / "allegro.json").write_text("{")
@@ -84,18 +70,20 @@ def test_damage_is_reported_beside_the_answer(run, folder: Path, capsys) -> None
     assert (folder / "allegro.json.damaged").read_text() == "{"
 
 
-@pytest.mark.parametrize("line", ["begin a", "act a x", "end a", "recover a --force", "stop a"])
-def test_a_dry_run_creates_no_files(run, folder: Path, line: str) -> None:
-    code, result = run(f"{line} --dry-run")
-    assert (code, result["dry_run"]) == (9, True)
-    assert not folder.exists()
-
-
 @pytest.mark.parametrize(
-    "line", ["status unknown", "log unknown", "recover unknown", "act unknown x"]
+    ("line", "code"),
+    [
+        *((f"{line} --dry-run", 9) for line in ("begin a", "act a x", "end a", "stop a")),
+        ("recover a --force --dry-run", 9),
+        ("status unknown", 0),
+        ("log unknown", 0),
+        ("recover unknown", 0),
+        ("act unknown x", 8),
+    ],
 )
-def test_commands_for_an_unknown_agent_create_no_files(run, folder: Path, line: str) -> None:
-    assert run(line)[0] == (8 if line.startswith("act") else 0)
+def test_a_dry_run_and_an_unknown_agent_create_no_files(run, folder, line, code) -> None:
+    answered, result = run(line)
+    assert (answered, result.get("dry_run", False)) == (code, code == 9)
     assert not folder.exists()
 
 
@@ -103,13 +91,16 @@ def test_a_cycle_whose_process_is_gone_can_neither_act_nor_end(run) -> None:
     child = os.fork()
     if not child:
         os._exit(main(["cycle", "begin", "allegro", "--pid", str(os.getpid())]))
-    os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    code, result = run("status allegro")
+    status = result["data"]
+    assert (code, status["alive"], status["report"]["outcome"]) == (0, False, "crashed")
     for line in ("act allegro x", "act allegro", "end allegro --reason r"):
         code, result = run(line)
         assert code == 8
         assert result["error"]["message"] == f"cycle 1 of allegro is dead: process {child} is gone"
         assert "caloron cycle begin allegro" in result["error"]["hint"]
-    assert run("begin allegro")[1]["data"]["report"]["outcome"] == "crashed"
+    assert run("begin allegro")[1]["data"]["report"]["reason"] == f"process {child} is gone"
 
 
 def test_an_end_that_is_only_in_the_log_counts_with_a_notice(run, folder: Path) -> None:

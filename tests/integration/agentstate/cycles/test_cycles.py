@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from caloron.cycles import StopRequested, cycle, location_of
 from caloron.cycles.storage import KEPT, Log
-from caloron.errors import InUse, UsageError
+from caloron.errors import InUse, StoreError, UsageError
 from caloron.store.lock import this_process
 from tests.integration.agentstate.cycles.conftest import UNKNOWN, Agent
 
@@ -51,6 +52,11 @@ def test_a_damaged_state_is_kept_and_rebuilt_from_the_log(agent: Agent, damage: 
     assert [aside.read_bytes() for aside in asides] == [damage]
     events = [entry["event"] for entry in agent.cycles.log.entries()]
     assert events[-2:] == ["set_aside", "act"]
+    # A second damaged file does not replace the first.
+    agent.places.state.write_bytes(b"again")
+    agent.cycles.act("merged PR 12")
+    kept = [f.read_bytes() for f in agent.places.state.parent.glob("allegro.json.*")]
+    assert sorted(kept) == sorted([damage, b"again"])
 
 
 @pytest.mark.parametrize("known", [0, 2], ids=["without a log", "with a log"])
@@ -100,17 +106,13 @@ def test_a_number_that_only_the_lock_file_has_is_not_used_again(
     assert agent.whole_cycle() == 4
 
 
-def test_two_damaged_files_are_both_kept(agent: Agent) -> None:
-    for content in (b"one", b"two"):
-        agent.whole_cycle()
-        agent.places.state.write_bytes(content)
-        agent.cycles.recover()
-    asides = sorted(agent.places.state.parent.glob("allegro.json.damaged*"))
-    assert [aside.read_bytes() for aside in asides] == [b"one", b"two"]
-
-
-def test_a_missing_state_is_rebuilt_from_the_log_with_a_notice(agent: Agent) -> None:
+@pytest.mark.parametrize("rotated", [False, True])
+def test_a_missing_state_is_rebuilt_from_the_log_with_a_notice(
+    tmp_path: Path, rotated: bool
+) -> None:
+    agent = Agent(tmp_path, rotate_bytes=10)
     agent.whole_cycle(next_target="go on")
+    assert not rotated or agent.cycles.log.rotate()
     agent.places.state.unlink()
     loaded, report = agent.cycles.begin(holder=UNKNOWN)
     assert "was missing" in loaded.notices[0]
@@ -145,25 +147,20 @@ def test_numbers_go_on_rising_after_a_restore_of_old_files(
     assert seqs == sorted(set(seqs))
 
 
-def test_a_state_of_another_program_is_continued(agent: Agent) -> None:
+@pytest.mark.parametrize(("work", "cycles"), [(None, 0), ("issue 4", 1)])
+def test_a_state_of_another_program_is_continued(
+    agent: Agent, work: str | None, cycles: int
+) -> None:
     agent.places.state.parent.mkdir(parents=True)
     state = {"cycle_number": 41, "last_action": "merged PR 3", "last_action_result": "success",
-              "work_in_progress": None, "timestamp": "2026-04-06T21:00:00Z",
+              "work_in_progress": work, "timestamp": "2026-04-06T21:00:00Z",
               "next_target": "check PR 4"}  # fmt: skip
     agent.places.state.write_text(json.dumps(state))
+    assert agent.cycles.report().work_cycles == cycles
     _, report = agent.cycles.begin(holder=UNKNOWN)
     assert (report.cycle_number, report.last_cycle, report.next_target) == (42, 41, "check PR 4")
     assert "Cycle 41 ended as success; its last step: merged PR 3 (success)." in report.text()
-
-
-def test_work_that_another_program_wrote_down_was_in_progress_in_that_cycle(agent: Agent) -> None:
-    agent.places.state.parent.mkdir(parents=True)
-    state = {"cycle_number": 41, "last_action": "x", "last_action_result": "partial",
-              "work_in_progress": "issue 4", "timestamp": "", "next_target": ""}  # fmt: skip
-    agent.places.state.write_text(json.dumps(state))
-    assert agent.cycles.report().work_cycles == 1
-    _, report = agent.cycles.begin(holder=UNKNOWN)
-    assert (report.work_cycles, report.slice_it) == (2, False)
+    assert (report.work_cycles, report.slice_it) == (2 * cycles, False)
 
 
 def test_an_end_without_a_step_leaves_the_last_action_its_own_result(agent: Agent) -> None:
@@ -175,15 +172,9 @@ def test_an_end_without_a_step_leaves_the_last_action_its_own_result(agent: Agen
     assert "Cycle 2 ended as failure. Reason: the forge is away." in agent.cycles.report().text()
 
 
-def test_the_next_read_repairs_a_crash_between_log_and_state(agent: Agent) -> None:
-    agent.cycles.begin(holder=UNKNOWN)
-    before = agent.places.state.read_bytes()
-    agent.cycles.act("pushed")
-    agent.places.state.write_bytes(before)
-    assert agent.cycles.load().state.last_action == "pushed"
-
-
-def test_an_agent_without_activity_for_twenty_minutes_is_dead(agent: Agent) -> None:
+def test_an_agent_without_activity_for_twenty_minutes_is_dead_and_changes_nothing(
+    agent: Agent,
+) -> None:
     agent.cycles.begin(holder=UNKNOWN)
     agent.cycles.act("pushed")
     agent.wait(15)
@@ -197,11 +188,6 @@ def test_an_agent_without_activity_for_twenty_minutes_is_dead(agent: Agent) -> N
     assert (report.outcome, report.last_cycle, report.last_step) == ("crashed", 1, "pushed")
     assert "no sign for 21 min" in report.text()
 
-
-def test_an_agent_declared_dead_can_change_nothing(agent: Agent) -> None:
-    agent.cycles.begin(holder=UNKNOWN)
-    agent.wait(21)
-    agent.cycles.begin(holder=UNKNOWN)
     for late in (
         lambda: agent.cycles.act("late", cycle=1),
         lambda: agent.cycles.end(reason="late", cycle=1),
@@ -209,18 +195,14 @@ def test_an_agent_declared_dead_can_change_nothing(agent: Agent) -> None:
     ):
         with pytest.raises(InUse, match="cycle 1 of allegro is over"):
             late()
+    with pytest.raises(InUse, match="has had no cycle 7 yet: the last one is 2"):
+        agent.cycles.end(reason="r", cycle=7)
 
 
 def test_the_living_process_of_a_cycle_may_end_it_after_a_long_silence(agent: Agent) -> None:
     agent.cycles.begin(holder=this_process())
     agent.wait(60)
     assert agent.cycles.end(reason="a long build").status == "ended"
-
-
-def test_an_unknown_cycle_is_not_reported_as_ended(agent: Agent) -> None:
-    agent.whole_cycle()
-    with pytest.raises(InUse, match="has had no cycle 7 yet: the last one is 1"):
-        agent.cycles.end(reason="r", cycle=7)
 
 
 def test_a_stop_request_refuses_wakes_until_it_is_withdrawn(agent: Agent) -> None:
@@ -260,19 +242,11 @@ def test_a_long_log_is_rotated_without_loss(tmp_path: Path) -> None:
     agent.places.state.unlink()
     state = agent.cycles.load().state
     assert (state.cycle_number, state.next_target) == (60, "go on")
+    assert agent.cycles.log.newest(0) == []
     newest = agent.cycles.log.newest(30)
     assert [entry["cycle"] for entry in newest if entry["event"] == "begin"][-5:] == [
         56, 57, 58, 59, 60,
     ]  # fmt: skip
-
-
-def test_a_crash_after_a_rotation_loses_no_entry(tmp_path: Path) -> None:
-    agent = Agent(tmp_path, rotate_bytes=10)
-    agent.whole_cycle(next_target="go on")
-    assert agent.cycles.log.rotate()
-    agent.places.state.unlink()
-    _, report = agent.cycles.begin(holder=UNKNOWN)
-    assert (report.cycle_number, report.next_target) == (2, "go on")
 
 
 def test_a_block_that_fails_ends_its_cycle_as_a_failure_with_the_reason(agent: Agent) -> None:
@@ -343,7 +317,22 @@ def test_a_wake_does_not_read_the_whole_log(agent: Agent, monkeypatch: pytest.Mo
     agent.cycles.begin(holder=UNKNOWN)
 
 
-def test_zero_newest_entries_are_an_empty_list(agent: Agent) -> None:
-    agent.whole_cycle()
-    assert agent.cycles.log.newest(0) == []
-    assert len(agent.cycles.log.newest(1)) == 1
+@pytest.mark.parametrize("name", ["log", "state"])
+@pytest.mark.parametrize("what", ["/dev/full", "/dev/zero", "pipe", "folder"])
+def test_a_device_or_a_pipe_in_place_of_a_file_is_named_and_not_read(
+    agent: Agent, name: str, what: str
+) -> None:
+    cycles = agent.cycles
+    cycles.begin()
+    path = getattr(agent.places, name)
+    path.unlink()
+    if what == "pipe":
+        os.mkfifo(path)
+    elif what == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(what)
+    for act in (cycles.load, cycles.begin, lambda: cycles.log.newest(5) and cycles.load()):
+        with pytest.raises(StoreError, match=f"cannot read {path}"):
+            act()
+    assert path.exists()
