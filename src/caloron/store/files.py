@@ -167,6 +167,23 @@ def move_aside(path: Path, kind: str) -> Path:
     return kept
 
 
+@contextmanager
+def staging(folder: Path, prefix: str, *, mode: int = 0o700) -> Iterator[Path]:
+    """Create a folder to build something in, and delete it if it was not renamed.
+
+    Those of killed processes are deleted first.
+    """
+    import shutil
+
+    remove_leftovers(folder, f"{prefix}-*")
+    stage = folder / f"{prefix}-{os.getpid()}"
+    stage.mkdir(mode=mode)
+    try:
+        yield stage
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
 def remove_leftovers(folder: Path, *patterns: str) -> None:
     """Delete files and folders whose names end in the pid of a process that is gone.
 
