@@ -37,8 +37,6 @@ _PART = re.compile(
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """One file of a backup."""
-
     name: str
     bytes: int
     sha256: str
@@ -80,7 +78,6 @@ class _Version(msgspec.Struct):
 
 
 def is_part(name: str) -> bool:
-    """True if a backup can contain a part of this name."""
     return _PART.fullmatch(name) is not None
 
 

@@ -51,8 +51,6 @@ _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 class Restored(msgspec.Struct, kw_only=True):
-    """The result of a restore."""
-
     name: str
     path: Path
     sprints: list[str]

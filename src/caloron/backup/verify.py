@@ -85,8 +85,6 @@ class Issue(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """The result of a verification."""
-
     #: Errors, each with its repair.
     issues: dict[Issue, Repair | None] = msgspec.field(default_factory=dict)
     #: Deviations that go away by themselves, and edits that are read back.

@@ -37,8 +37,6 @@ _HISTORY_FIELDS = {
 
 
 def learnings_file(ledger: Ledger, workspace: Path) -> Export:
-    """Return `learnings.json` as an exported file."""
-
     def text() -> bytes:
         with ledger.db.snapshot() as connection:
             return file_text(ended_records(connection), read_kept(connection))

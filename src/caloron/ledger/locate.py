@@ -261,7 +261,6 @@ def _place_settings(config_file: Path) -> dict[str, str]:
 
 
 def forge_kind(config_file: Path) -> str:
-    """Return the kind of a project's forge."""
     return _place_settings(config_file).get("forge", "local")
 
 
@@ -392,7 +391,6 @@ def _known() -> str:
 
 
 def project_of_sprint(sprint: object) -> ProjectPaths:
-    """Find the project of a sprint by the sprint's id."""
     if not isinstance(sprint, str):
         raise UsageError("`sprint_id` is no text")
     name = require_id(sprint, "sprint").rpartition("-")[0]

@@ -138,7 +138,6 @@ def load_project(name: str | None = None, *, need_ledger: bool = True) -> Projec
 
 
 def list_projects() -> list[Project]:
-    """Load every project of this home, in alphabetical order."""
     return [load_project(name) for name in project_names()]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +68,6 @@ def find_sprint(connection: sqlite3.Connection, named: str = "") -> str:
 
 
 def sprint_numbers(connection: sqlite3.Connection) -> dict[str, int]:
-    """Return the numbers of all sprints by id."""
     return {row["id"]: row["number"] for row in connection.execute(SQL["all"])}
 
 
@@ -112,7 +111,6 @@ def _state(connection: sqlite3.Connection, row: sqlite3.Row) -> State:
 
 
 def all_runs(connection: sqlite3.Connection) -> tuple[Run, ...]:
-    """Return the runs of all sprints."""
     return _runs_in(connection, "", "\U0010ffff")
 
 
@@ -123,9 +121,21 @@ def runs_below(connection: sqlite3.Connection, place: str) -> tuple[Run, ...]:
 
 
 def _runs_in(connection: sqlite3.Connection, low: str, high: str) -> tuple[Run, ...]:
+    """Return the runs of a range of work items, in the order in which they started."""
     ends = {"low": low, "high": high}
     active = {row["item"]: row["at"] for row in connection.execute(SQL["active"], ends)}
-    runs = runs_in(connection.execute(SQL["runs"], ends))
+    items: dict[str, _ItemRuns] = {}
+    order: list[tuple[_ItemRuns, int]] = []
+    for row in connection.execute(SQL["runs"], ends):
+        name = row["item"]
+        if not is_work_id(name):
+            continue
+        item = items.setdefault(name, _ItemRuns(name))
+        before = len(item.runs)
+        item.add(row["type"], row["ts"] / 1000, json.loads(row["payload"]))
+        if len(item.runs) > before:
+            order.append((item, before))
+    runs = [item.runs[index] for item, index in order]
     for place, run in enumerate(runs):
         if run.end == "running" and run.item in active:
             # A run without an end event lasts until its last sign of life.
@@ -160,22 +170,6 @@ def read_kept(connection: sqlite3.Connection, last: int = REMEMBERED) -> Kept:
     rows = connection.execute(SQL["adopted"], {"limit": last}).fetchall()
     imported = [remembered(row["key"], json.loads(row["text"])) for row in reversed(rows)]
     return with_adopted(kept, imported)
-
-
-def runs_in(events: Iterable[sqlite3.Row]) -> list[Run]:
-    """Return the runs in the events of a sprint, in the order in which they started."""
-    items: dict[str, _ItemRuns] = {}
-    order: list[tuple[_ItemRuns, int]] = []
-    for row in events:
-        name = row["item"]
-        if not is_work_id(name):
-            continue
-        item = items.setdefault(name, _ItemRuns(name))
-        before = len(item.runs)
-        item.add(row["type"], row["ts"] / 1000, json.loads(row["payload"]))
-        if len(item.runs) > before:
-            order.append((item, before))
-    return [item.runs[index] for item, index in order]
 
 
 class _ItemRuns:

@@ -69,7 +69,6 @@ def _planned(plan: PlannedTask, framework: str) -> dict[str, Any]:
 
 
 def agent_text(plan: PlannedTask, framework: str, model: str) -> bytes:
-    """Return the manifest of a task's agent."""
     manifest = manifest_of(plan, framework=framework, model=model)
     # The dumper in C is ten times as fast, and there is one file per task.
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)

@@ -35,7 +35,6 @@ _context: ContextVar[dict[str, Any] | None] = ContextVar("log_context", default=
 
 
 def log_of(project: Path) -> Path:
-    """Return the log file of a project."""
     return project / "logs" / "caloron.log"
 
 

@@ -74,7 +74,6 @@ def _short(text: str) -> str:
 
 
 def _line(entry: dict[str, Any]) -> str:
-    """Format a record for the terminal."""
     shown = {k: v for k, v in entry.items() if k not in ("time", "level", "message", "pid")}
     details = " ".join(f"{name}={value}" for name, value in shown.items() if name != "traceback")
     text = f"{entry['time'][11:23]} {entry['level']} {entry['message']} ({details})"

@@ -50,7 +50,6 @@ class Redactor:
         return text if clean is data else clean.decode("utf-8", "surrogatepass")
 
     def data(self, data: bytes) -> bytes:
-        """Return the bytes with every secret replaced."""
         finds = self.finds(data)
         return _replace(data, finds) if finds else data
 
