@@ -41,7 +41,8 @@ def user_without_hermes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 def nothing_learned() -> Iterator[None]:
     """A secret that one test has read is no secret of the next one."""
     yield
-    redact._learned = redact._Learned()
+    redact._learned.clear()
+    redact._learned_marks.clear()
 
 
 @pytest.fixture(scope="session")

@@ -214,22 +214,27 @@ def test_every_command_answers_in_all_three_forms() -> None:
 
 
 def test_a_broken_home_is_reported_without_an_internal_error(folder: Path, check: Any) -> None:
-    project = folder / "home" / "projects" / "demo"
-    damages = {
-        "config.yml": b"\xff\xfe: [",
-        "ledger.sqlite": b"this is no database, but long enough to look like one" * 20,
-        "forge.sqlite": b"this is no database, but long enough to look like one" * 20,
-        "sprints.json": b"{",
+    project, no_text = folder / "home" / "projects" / "demo", b"\xff\xfe\x00demo\xe9\n"
+    texts = [folder / "home" / "active", folder / "home" / "kv" / "demo-1.json"]
+    texts += [project / "ledger.id", project / "engine.lock"]
+    texts += sorted((project / "workspace").rglob("*.json"))
+    # One file of each name.
+    texts += {path.name: path for path in project.glob("runs/*/*/*/*/*.json")}.values()
+    damages = dict.fromkeys(texts, no_text) | {
+        project / "config.yml": b"\xff\xfe: [",
+        project / "ledger.sqlite": b"this is no database, but long enough to look like one" * 20,
+        project / "forge.sqlite": b"this is no database, but long enough to look like one" * 20,
+        project / "sprints.json": b"{",
     }
     quick = [leaf for leaf in LEAVES if leaf.words not in SLOW]
-    for name, content in damages.items():
-        good = (project / name).read_bytes() if (project / name).exists() else b""
-        for beside in project.glob(f"{name}-*"):
+    for path, content in damages.items():
+        good = path.read_bytes() if path.exists() else b""
+        for beside in path.parent.glob(f"{path.name}-*"):
             beside.unlink()
-        (project / name).write_bytes(content)
+        path.write_bytes(content)
         for leaf in quick:
             arguments = [p for p in leaf.command.params if isinstance(p, click.Argument)]
             line = [GOOD.get(str(p.name), "a") for p in arguments if p.required]
             dry = ["--dry-run"] if any("--dry-run" in p.opts for p in leaf.command.params) else []
             check(leaf, "json", *dry, *line)
-        (project / name).write_bytes(good)
+        path.write_bytes(good)

@@ -20,8 +20,7 @@ import msgspec
 from caloron.errors import PreconditionFailed, UsageError
 from caloron.forge.local.records import MIGRATIONS as FORGE_MIGRATIONS
 from caloron.ledger.ledger import MIGRATIONS as LEDGER_MIGRATIONS
-from caloron.store.crash import crashpoint
-from caloron.store.files import sync_directory
+from caloron.store.files import atomic_file
 
 FORMAT = 1
 #: The databases of a project by the names of their parts.
@@ -38,8 +37,6 @@ _PART = re.compile(
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """One file of a backup."""
-
     name: str
     bytes: int
     sha256: str
@@ -81,7 +78,6 @@ class _Version(msgspec.Struct):
 
 
 def is_part(name: str) -> bool:
-    """True if a backup can contain a part of this name."""
     return _PART.fullmatch(name) is not None
 
 
@@ -99,26 +95,13 @@ def refused_newer(path: Path, version: str) -> PreconditionFailed:
 
 
 def write_archive(target: Path, manifest: Manifest, folder: Path) -> None:
-    """Write the file whole or not at all: temporary file, fsync, rename."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w+b") as file:
-            # A backup contains the user's code.
-            os.fchmod(file.fileno(), 0o600)
-            _write_members(file, manifest, folder)
-            crashpoint("file.temp")
-            file.flush()
-            os.fsync(file.fileno())
-        crashpoint("file.fsync")
-        temporary.replace(target)
-        sync_directory(target.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
-    crashpoint("file.rename")
-
-
-def _write_members(file: IO[bytes], manifest: Manifest, folder: Path) -> None:
-    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
+    """Write the file whole or not at all."""
+    with (
+        atomic_file(target) as file,
+        tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        # A backup contains the user's code.
+        os.fchmod(file.fileno(), 0o600)
         text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
         _add(tar, _MANIFEST, io.BytesIO(text), len(text))
         for part in manifest.parts:

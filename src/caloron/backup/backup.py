@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -36,12 +35,11 @@ from caloron.ledger.projects import Project
 from caloron.ledger.run_history import sprint_phases
 from caloron.store.crash import crashpoint
 from caloron.store.database import applied_in, open_copy, open_read_only, store_error
-from caloron.store.files import remove_leftovers
+from caloron.store.files import remove_leftovers, staging
 from caloron.store.health import damages
 from caloron.store.redact import Redactor
 
 _BUSY_S = 10.0
-_STAGE = ".caloron-backup-"
 #: The largest file of an agent's folder that is backed up.
 _MAX_AGENT_FILE = 16 << 20
 #: Folders that are not needed to resume a sprint.
@@ -75,13 +73,12 @@ def target_for(project: Project, path: Path | None) -> Path:
 
 def back_up(project: Project, target: Path, notify: Callable[[str], None]) -> Manifest:
     """Write a backup, whole or not at all, without disturbing a running sprint."""
-    remove_leftovers(target.parent, f"{_STAGE}*", ".caloron-*.tar.*.tmp")
-    stage = target.parent / f"{_STAGE}{os.getpid()}"
+    remove_leftovers(target.parent, ".caloron-*.tar.*.tmp")
     try:
-        stage.mkdir(mode=0o700)
-        manifest = _Writer(project, stage, notify).write()
-        crashpoint("backup.staged")
-        write_archive(target, manifest, stage)
+        with staging(target.parent, ".caloron-backup") as stage:
+            manifest = _Writer(project, stage, notify).write()
+            crashpoint("backup.staged")
+            write_archive(target, manifest, stage)
     except (sqlite3.Error, GitError) as error:
         raise PreconditionFailed(
             f"project {project.name} cannot be backed up: {error}",
@@ -92,8 +89,6 @@ def back_up(project: Project, target: Path, notify: Callable[[str], None]) -> Ma
             f"cannot write the backup {target}: {error.strerror}",
             hint="free some space or choose another folder; the project is unchanged",
         ) from error
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
     return manifest
 
 

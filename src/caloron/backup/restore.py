@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -38,7 +37,7 @@ from caloron.store.crash import crashpoint
 from caloron.store.database import open_copy, open_read_only
 from caloron.store.files import (
     move_aside,
-    remove_leftovers,
+    staging,
     swap,
     sync_directory,
     sync_tree,
@@ -52,8 +51,6 @@ _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 class Restored(msgspec.Struct, kw_only=True):
-    """The result of a restore."""
-
     name: str
     path: Path
     sprints: list[str]
@@ -270,20 +267,15 @@ def _sprints_of(name: str) -> set[str]:
 @contextmanager
 def stage_for(name: str) -> Iterator[Path]:
     """Create a folder beside the projects; delete it afterwards if it was not renamed."""
-    place = project_path(name)
+    folder = project_path(name).parent
     try:
         home().mkdir(mode=0o700, parents=True, exist_ok=True)
-        place.parent.mkdir(exist_ok=True)
-        remove_leftovers(place.parent, ".restore-*")
-        stage = place.with_name(f".restore-{name}-{os.getpid()}")
-        stage.mkdir(mode=0o700)
+        folder.mkdir(exist_ok=True)
+        with staging(folder, ".restore") as stage:
+            yield stage
     except OSError as error:
         raise StoreError(
-            f"cannot create a folder in {place.parent}: {error.strerror}",
-            hint="make that folder writable for you, or choose another with CALORON_HOME",
+            f"cannot restore project {name} in {folder}: {error.strerror}",
+            hint="free some space, make that folder writable for you, or choose another with"
+            " CALORON_HOME; a project that was there is unchanged",
         ) from error
-    try:
-        yield stage
-    finally:
-        if stage.exists():
-            shutil.rmtree(stage, ignore_errors=True)

@@ -12,30 +12,61 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 
 from caloron.agentstate.dashboard import regenerate, wrong_in
 from caloron.agentstate.database import MIGRATIONS as AGENT_MIGRATIONS
 from caloron.agentstate.database import MIGRATIONS_TABLE
+from caloron.domain.model.effects import Effect, Probe, StartWork
+from caloron.domain.model.facts import Fact
+from caloron.domain.model.snapshots import Snapshot
+from caloron.domain.model.sprint import Sprint
+from caloron.domain.model.task import Task
 from caloron.engine.agent_dirs import differences, export, set_aside_database
 from caloron.engine.agent_view import STATE
 from caloron.engine.exports import Exports
 from caloron.errors import CaloronError, StoreError
 from caloron.forge.local.create import newest_version, record_mismatches
 from caloron.git.packs import missing, refs_of
+from caloron.ledger import reading
 from caloron.ledger.exports import Export, digest, read, stored_digests, write
 from caloron.ledger.ledger import MIGRATIONS, Ledger
 from caloron.ledger.projects import Project
-from caloron.ledger.rows import OF_THE_STATE, UNREADABLE, disagreements, newest_observation
 from caloron.ledger.run_history import forget_record, store_records, wrong_records
-from caloron.ledger.workspace_files import put_entries, wrong_entries
 from caloron.store.database import applied_in, open_read_only
 from caloron.store.files import read_plain
 from caloron.store.health import damages
 
 #: An engine stores the digest of a text shortly before it writes the text.
 _WRITE_DELAY_S = 0.2
+
+
+class _Table(NamedTuple):
+    """A table with JSON in its rows."""
+
+    #: The name of a row in messages.
+    name: str
+    record: Any
+    #: Columns that repeat a field of the JSON.
+    columns: tuple[str, ...] = ()
+    #: The column of the JSON.
+    data: str = "data"
+
+
+_EFFECTS = ("key", "task", "kind")
+_TABLES = {
+    "sprints": _Table("sprints/{id}", Sprint, ("id", "number", "goal", "phase", "ended_at")),
+    "tasks": _Table("tasks/{sprint}/{id}", Task, ("id", "status", "reason")),
+    "observations": _Table("observations/{sprint}/{object}", Snapshot, ("object", "version")),
+    "inbox": _Table("inbox/{id}", Fact),
+    "cycle_actions": _Table("cycle_actions/{id} ({key})", Effect | Probe, _EFFECTS),
+    "actions": _Table("actions/{id} ({key})", Effect | Probe, _EFFECTS),
+    "work_items": _Table("work_items/{id}", StartWork, ("id",), data="payload"),
+}
+#: The tables that every state of a sprint is read from.
+_OF_THE_STATE = ("sprints", "tasks", "observations", "inbox")
 
 #: Repairs one issue, and returns a message.
 Repair = Callable[[], str]
@@ -54,8 +85,6 @@ class Issue(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """The result of a verification."""
-
     #: Errors, each with its repair.
     issues: dict[Issue, Repair | None] = msgspec.field(default_factory=dict)
     #: Deviations that go away by themselves, and edits that are read back.
@@ -158,11 +187,22 @@ def _verify_rows(project: Project, ledger: Ledger, report: Report) -> bool:
     report.checked += 1
     is_readable = True
     with ledger.db.snapshot() as connection:
-        newest = newest_observation(connection)
-        for row, expected, found in disagreements(connection):
-            report.add("ledger", row, expected, found)
-            if expected == UNREADABLE and row.startswith(OF_THE_STATE):
-                is_readable = False
+        newest = reading.row(connection, "newest_observation")
+        for name, table in _TABLES.items():
+            decoder = msgspec.json.Decoder(table.record)
+            for row in connection.execute(f"SELECT * FROM {name}"):
+                target = table.name.format(**dict(row))
+                try:
+                    record = decoder.decode(row[table.data])
+                except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                    report.add("ledger", target, "a record of this Caloron", str(error)[:200])
+                    is_readable = is_readable and name not in _OF_THE_STATE
+                    continue
+                for column in table.columns:
+                    if (value := _field(record, column)) != row[column]:
+                        report.add("ledger", f"{target}, {column}", repr(value), repr(row[column]))
+        for row in reading.rows(connection, "wrong_references"):
+            report.add("ledger", *row)
     if newest is None or project.is_remote or not project.forge_sqlite.exists():
         return is_readable
     try:
@@ -178,27 +218,29 @@ def _verify_rows(project: Project, ledger: Ledger, report: Report) -> bool:
     return is_readable
 
 
+def _field(record: Any, column: str) -> Any:
+    """Return the field of a record that a column repeats."""
+    if column == "kind":
+        return type(record).__struct_config__.tag
+    value = record.work.item if isinstance(record, StartWork) else getattr(record, column)
+    return str(value) if isinstance(value, str) else value
+
+
 def _verify_cached_records(ledger: Ledger, report: Report) -> None:
     """Compare records that are stored to save time with computed ones."""
 
-    def compute_record(sprint: str) -> str:
+    def compute_again(sprint: str) -> str:
         forget_record(ledger, sprint)
         store_records(ledger)
         return f"the record of {sprint} is computed again"
 
-    def compute_entry(entry: dict[str, object]) -> str:
-        put_entries(ledger, [entry])
-        return f"the entry of {entry['key']} in {entry['file']} is computed again"
-
+    report.checked += 1
     with ledger.db.snapshot() as connection:
         wrong = wrong_records(connection)
-    repairs = {f"records/{sprint}": partial(compute_record, sprint) for sprint in wrong}
-    for entry in wrong_entries(ledger):
-        repairs[f"entries/{entry['file']}/{entry['key']}"] = partial(compute_entry, entry)
-    for target, repair in repairs.items():
+    for sprint in wrong:
         expected, found = "the record that its facts give", "another record"
-        report.issues[Issue("record", target, expected, found, "compute it again")] = repair
-    report.checked += 2
+        issue = Issue("record", f"records/{sprint}", expected, found, "compute it again")
+        report.issues[issue] = partial(compute_again, sprint)
 
 
 def _verify_export(ledger: Ledger, exported: Export, report: Report, *, busy: bool) -> None:

@@ -37,7 +37,6 @@ from caloron.ledger.workspace_files import (
     history_text,
     json_text,
     page_text,
-    record_history,
     record_versions,
     versions_text,
 )
@@ -202,11 +201,10 @@ class SprintExports:
     def write_end(self) -> None:
         """Write the files about an ended sprint."""
         ledger, exports = self._ledger, self._exports
-        record_history(ledger)
+        store_records(ledger)
         messages = write(ledger, exports.history())
         record_versions(ledger, self._sprint, self._project.config.stall_threshold_m)
         messages += write(ledger, exports.versions())
-        store_records(ledger)
         messages += read_back(ledger, self._project.workspace, busy=False)
         messages += write(ledger, exports.learnings())
         messages += write(ledger, *exports.retro_pages(self._sprint))

@@ -22,8 +22,6 @@ LARGEST_FILE = 64 << 20
 
 
 class Export(NamedTuple):
-    """One exported file."""
-
     #: The key of its stored digests.
     name: str
     path: Path

@@ -63,7 +63,6 @@ class Journal:
         self._end(entry, "failed", [*seen, failure], failure.message, quiet=quiet)
 
     def drop(self, entry: Entry, note: str) -> None:
-        """Record that an effect will not be done."""
         self._end(entry, "dropped", (), note)
 
     def _end(

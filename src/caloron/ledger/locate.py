@@ -197,36 +197,29 @@ _LIST_ITEM = re.compile(r"- [^'\"|>&*!{\[].*")
 _PLAIN = re.compile(r"[A-Za-z/~](?:[\w./~@+ -]|:(?=\S))*|\d+(?:\.\d+){3}:\d+")
 _NO_TEXT = re.compile(r"|\d+(\.\d+)?|\[\]|null|true|false")
 _WORDS_WITH_MEANING = frozenset({"true", "false", "yes", "no", "on", "off", "null"})
-_PLACE = frozenset({"repo", "forge", "host", "git_url", "checkout"})
 
 
 def plain_settings(config_file: Path) -> dict[str, str] | None:
-    """Return the text settings of a file, without a YAML library.
+    """Return the text settings of a file in the form that Caloron writes, without a YAML library.
 
-    None for a file that needs the YAML parser: the caller loads it with `projects`.
+    None for any other file: the caller loads it with `projects`.
     """
+    settings: dict[str, str] = {}
     try:
-        settings, others = _plain_entries(config_file)
+        lines = config_file.read_text("utf-8").splitlines()
     except UnicodeDecodeError:
         # The YAML parser reports the error.
         return None
-    return None if others else settings
-
-
-def _plain_entries(config_file: Path) -> tuple[dict[str, str], set[str]]:
-    """Return the text settings in the form that Caloron writes, and the keys of all others."""
-    settings: dict[str, str] = {}
-    others: set[str] = set()
-    for line in config_file.read_text("utf-8").splitlines():
+    for line in lines:
         if entry := _ENTRY.fullmatch(line):
             key, value = entry[1], (entry[2] or "").strip()
             if (text := _plain_value(value)) is not None:
                 settings[key] = text
             elif not _NO_TEXT.fullmatch(value):
-                others.add(key)
+                return None
         elif not _LIST_ITEM.fullmatch(line):
-            others.add(line)
-    return settings, others
+            return None
+    return settings
 
 
 def _plain_value(value: str) -> str | None:
@@ -248,12 +241,11 @@ def _place_settings(config_file: Path) -> dict[str, str]:
     The YAML library is loaded only for a file that Caloron did not write in this form.
     """
     try:
-        settings, others = _plain_entries(config_file)
-        if not _PLACE & others and ("repo" in settings or (settings and not others)):
+        if settings := plain_settings(config_file):
             return settings
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError):
+    except OSError:
         # The YAML parser reports the error.
         pass
     from caloron.ledger.settings import read_settings
@@ -269,7 +261,6 @@ def _place_settings(config_file: Path) -> dict[str, str]:
 
 
 def forge_kind(config_file: Path) -> str:
-    """Return the kind of a project's forge."""
     return _place_settings(config_file).get("forge", "local")
 
 
@@ -400,7 +391,6 @@ def _known() -> str:
 
 
 def project_of_sprint(sprint: object) -> ProjectPaths:
-    """Find the project of a sprint by the sprint's id."""
     if not isinstance(sprint, str):
         raise UsageError("`sprint_id` is no text")
     name = require_id(sprint, "sprint").rpartition("-")[0]

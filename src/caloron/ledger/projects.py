@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,7 +22,7 @@ from caloron.ledger.locate import (
     require_id,
 )
 from caloron.ledger.settings import ProjectConfig, read_settings, typed
-from caloron.store.files import remove_leftovers, sync_directory, sync_tree, write_atomic
+from caloron.store.files import staging, sync_directory, sync_tree, write_atomic
 
 _FORGE_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -97,20 +95,18 @@ def create_project(config: ProjectConfig, furnish: Callable[[Path], None] | None
     place = project_path(config.name)
     if place.exists():
         raise _taken(config.name, place)
-    remove_leftovers(projects_directory(), f".init-{config.name}-*")
     config.created_at = config.created_at or datetime.now(UTC).isoformat(timespec="seconds")
-    scaffold = place.with_name(f".init-{config.name}-{os.getpid()}")
     try:
         # Goals, prompts and logs are private.
         home().mkdir(mode=0o700, parents=True, exist_ok=True)
-        scaffold.mkdir(parents=True)
-        if furnish is not None:
-            furnish(scaffold)
-        project = Project(config.name, scaffold, config)
-        save_config(project)
-        sync_tree(scaffold)
-        scaffold.rename(place)
-        sync_directory(place.parent)
+        projects_directory().mkdir(exist_ok=True)
+        with staging(projects_directory(), f".init-{config.name}", mode=0o777) as scaffold:
+            if furnish is not None:
+                furnish(scaffold)
+            save_config(Project(config.name, scaffold, config))
+            sync_tree(scaffold)
+            scaffold.rename(place)
+            sync_directory(place.parent)
     except OSError as error:
         if place.exists():
             raise _taken(config.name, place) from error
@@ -118,8 +114,6 @@ def create_project(config: ProjectConfig, furnish: Callable[[Path], None] | None
             f"cannot create project {config.name!r} in {place}: {error.strerror}",
             hint="make that place writable for you, or choose another with CALORON_HOME",
         ) from error
-    finally:
-        shutil.rmtree(scaffold, ignore_errors=True)
     return Project(config.name, place, config)
 
 
@@ -144,7 +138,6 @@ def load_project(name: str | None = None, *, need_ledger: bool = True) -> Projec
 
 
 def list_projects() -> list[Project]:
-    """Load every project of this home, in alphabetical order."""
     return [load_project(name) for name in project_names()]
 
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,11 +22,9 @@ if TYPE_CHECKING:
     from caloron.domain.reporting.waiting import Outage
     from caloron.ledger.locate import ProjectPaths
 
-_SQL = load_statements(Path(__file__).parent / "sql" / "reading.sql")
-#: The selections of commands that only read.
-_VIEWS = load_statements(Path(__file__).parent / "sql" / "views.sql")
+_SQL = load_statements(Path(__file__).parent / "sql" / "views.sql")
 #: Tables of caches that an older ledger does not have; a reader sees them empty.
-_LATER_TABLES = ("entries", "records")
+_LATER_TABLES = frozenset({"entries", "records"})
 
 
 def open_ledger(path: Path) -> sqlite3.Connection:
@@ -37,9 +34,8 @@ def open_ledger(path: Path) -> sqlite3.Connection:
     try:
         refuse_foreign(path, _value(connection, "ledger_id") if known else "", known)
         show_in_todays_form(connection, path, int(_value(connection, DATA_VERSION) or 1))
-        for table in _LATER_TABLES:
-            if not connection.execute(_SQL["has_table"], {"name": table}).fetchone():
-                connection.execute(_SQL[f"empty_{table}"])
+        for table in _LATER_TABLES - _tables(connection):
+            connection.execute(_SQL[f"empty_{table}"])
     except BaseException as error:
         connection.close()
         if isinstance(error, sqlite3.Error):
@@ -50,13 +46,12 @@ def open_ledger(path: Path) -> sqlite3.Connection:
 
 def _value(connection: sqlite3.Connection, key: str) -> str:
     try:
-        row = connection.execute(_SQL["value"], {"key": key}).fetchone()
+        return str(value(connection, "kv", key=key) or "")
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
             raise
         # A database without this table is not a ledger.
-        row = None
-    return str(row["value"]) if row else ""
+        return ""
 
 
 def known_identity(path: Path) -> str:
@@ -78,25 +73,19 @@ def refuse_foreign(path: Path, own: str, known: str) -> None:
         )
 
 
-@contextmanager
-def ledger_if_any(paths: ProjectPaths) -> Iterator[sqlite3.Connection | None]:
+def ledger_if_any(paths: ProjectPaths) -> AbstractContextManager[sqlite3.Connection | None]:
     """Open the ledger of a project; None before its first sprint."""
-    connection = open_ledger(paths.ledger) if paths.ledger.exists() else None
-    try:
-        yield connection
-    finally:
-        if connection is not None:
-            connection.close()
+    return closing(open_ledger(paths.ledger)) if paths.ledger.exists() else nullcontext()
 
 
 def rows(connection: sqlite3.Connection, query: str, **values: Any) -> list[sqlite3.Row]:
     """Return the rows of a named query."""
-    return connection.execute(_VIEWS[query], values).fetchall()
+    return connection.execute(_SQL[query], values).fetchall()
 
 
 def row(connection: sqlite3.Connection, query: str, **values: Any) -> sqlite3.Row | None:
     """Return the first row of a named query."""
-    first: sqlite3.Row | None = connection.execute(_VIEWS[query], values).fetchone()
+    first: sqlite3.Row | None = connection.execute(_SQL[query], values).fetchone()
     return first
 
 
@@ -108,13 +97,17 @@ def value(connection: sqlite3.Connection, query: str, **values: Any) -> Any:
 
 def counts(connection: sqlite3.Connection, *tables: str) -> dict[str, int]:
     """Return the number of rows of each table; 0 for a table that does not exist."""
-    existing = {row["name"] for row in rows(connection, "tables")}
+    existing = _tables(connection)
     return {
         table: int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
         if table in existing
         else 0
         for table in tables
     }
+
+
+def _tables(connection: sqlite3.Connection) -> set[str]:
+    return {row["name"] for row in rows(connection, "tables")}
 
 
 def ticked_sprints(connection: sqlite3.Connection) -> list[str]:
@@ -154,27 +147,29 @@ class LightState(NamedTuple):
 
 def light_state(connection: sqlite3.Connection, running: str = "") -> LightState:
     """Read the sprint that runs, else the last one."""
-    # `status` opens a ledger without the domain.
+    # `status` opens a ledger without the domain and the queue.
     from caloron.domain.model.status import Status, Step
+    from caloron.store import queue
 
-    row = connection.execute(_SQL["sprint"], {"running": running}).fetchone()
-    if row is None:
+    data = value(connection, "light_sprint", running=running)
+    if data is None:
         raise NotFound("this project has no sprint yet", hint='caloron sprint "<goal>"')
-    sprint = _read(row["data"])
+    sprint = _read(data)
     approval = sprint.planning.approval
     sprint.plan_issue = approval.number if approval else None
     sprint.plan_declined = approval.declined if approval else ""
     sprint.availability.providers = vars(sprint.availability.providers)
-    tasks = [_read(t["data"]) for t in connection.execute(_SQL["tasks"], {"sprint": sprint.id})]
+    tasks = [_read(row["data"]) for row in rows(connection, "light_tasks", sprint=sprint.id)]
     for task in tasks:
         task.id, task.status, task.step = task.plan.id, Status(task.status), Step(task.step)
-    scope = {"scope": f"{sprint.id}/"}
-    queued, ended, begun = (
-        frozenset(row[0] for row in connection.execute(_SQL[name], scope))
-        for name in ("queued", "ended", "begun")
+    scope = f"{sprint.id}/"
+    state: Any = _Row(
+        sprint=sprint,
+        tasks={task.id: task for task in tasks},
+        queued=queue.pending(connection, scope),
+        ended=queue.ended(connection, scope),
     )
-    state: Any = _Row(sprint=sprint, tasks={t.id: t for t in tasks}, queued=queued, ended=ended)
-    return LightState(state, begun)
+    return LightState(state, frozenset(queue.attempts(connection, scope)))
 
 
 def _read(data: bytes) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from caloron.domain.model.facts import PROVIDER_REFUSALS
 from caloron.domain.model.roles import WorkId, is_work_id
 from caloron.domain.model.sprint import Sprint, State
 from caloron.domain.model.task import Task
-from caloron.domain.reporting.history import remembered, with_adopted
+from caloron.domain.reporting.history import history_record, remembered, with_adopted
 from caloron.domain.reporting.kpis import NOT_NEEDED, Run
 from caloron.domain.reporting.learnings import Kept, SprintRecord, record_of
 from caloron.errors import NotFound
@@ -68,15 +68,14 @@ def find_sprint(connection: sqlite3.Connection, named: str = "") -> str:
 
 
 def sprint_numbers(connection: sqlite3.Connection) -> dict[str, int]:
-    """Return the numbers of all sprints by id."""
-    return {row["id"]: row["number"] for row in connection.execute(SQL["numbers"])}
+    return {row["id"]: row["number"] for row in connection.execute(SQL["all"])}
 
 
 def sprint_phases(connection: sqlite3.Connection) -> dict[str, str]:
     """Return the phases of all sprints by id; none for a database that is still empty."""
     if connection.execute(SQL["has_sprints"]).fetchone() is None:
         return {}
-    return {row["id"]: row["phase"] for row in connection.execute(SQL["phases"])}
+    return {row["id"]: row["phase"] for row in connection.execute(SQL["all"])}
 
 
 def _hint(connection: sqlite3.Connection, named: str) -> str:
@@ -112,7 +111,6 @@ def _state(connection: sqlite3.Connection, row: sqlite3.Row) -> State:
 
 
 def all_runs(connection: sqlite3.Connection) -> tuple[Run, ...]:
-    """Return the runs of all sprints."""
     return _runs_in(connection, "", "\U0010ffff")
 
 
@@ -123,9 +121,21 @@ def runs_below(connection: sqlite3.Connection, place: str) -> tuple[Run, ...]:
 
 
 def _runs_in(connection: sqlite3.Connection, low: str, high: str) -> tuple[Run, ...]:
+    """Return the runs of a range of work items, in the order in which they started."""
     ends = {"low": low, "high": high}
     active = {row["item"]: row["at"] for row in connection.execute(SQL["active"], ends)}
-    runs = runs_in(connection.execute(SQL["runs"], ends))
+    items: dict[str, _ItemRuns] = {}
+    order: list[tuple[_ItemRuns, int]] = []
+    for row in connection.execute(SQL["runs"], ends):
+        name = row["item"]
+        if not is_work_id(name):
+            continue
+        item = items.setdefault(name, _ItemRuns(name))
+        before = len(item.runs)
+        item.add(row["type"], row["ts"] / 1000, json.loads(row["payload"]))
+        if len(item.runs) > before:
+            order.append((item, before))
+    runs = [item.runs[index] for item, index in order]
     for place, run in enumerate(runs):
         if run.end == "running" and run.item in active:
             # A run without an end event lasts until its last sign of life.
@@ -160,22 +170,6 @@ def read_kept(connection: sqlite3.Connection, last: int = REMEMBERED) -> Kept:
     rows = connection.execute(SQL["adopted"], {"limit": last}).fetchall()
     imported = [remembered(row["key"], json.loads(row["text"])) for row in reversed(rows)]
     return with_adopted(kept, imported)
-
-
-def runs_in(events: Iterable[sqlite3.Row]) -> list[Run]:
-    """Return the runs in the events of a sprint, in the order in which they started."""
-    items: dict[str, _ItemRuns] = {}
-    order: list[tuple[_ItemRuns, int]] = []
-    for row in events:
-        name = row["item"]
-        if not is_work_id(name):
-            continue
-        item = items.setdefault(name, _ItemRuns(name))
-        before = len(item.runs)
-        item.add(row["type"], row["ts"] / 1000, json.loads(row["payload"]))
-        if len(item.runs) > before:
-            order.append((item, before))
-    return [item.runs[index] for item, index in order]
 
 
 class _ItemRuns:
@@ -263,12 +257,27 @@ class _ItemRuns:
 def ended_records(connection: sqlite3.Connection, last: int = REMEMBERED) -> list[SprintRecord]:
     """Return what later sprints remember of the last ended sprints; of all of them for 0."""
     newest = connection.execute(SQL["newest"]).fetchone()[0]
-    values = {"after": newest - last if last else 0, "made_by": RECORD_VERSION}
-    records = (
-        _record_of(row["record"]) if row["record"] else _compute_record(connection, row["id"])
-        for row in connection.execute(SQL["ended"], values).fetchall()
-    )
-    return [record for record in records if record.teaches]
+    after = newest - last if last else 0
+    return [record for _, record in _records(connection, after) if record.teaches]
+
+
+def history_of(connection: sqlite3.Connection) -> list[tuple[int, str]]:
+    """Return the number of each ended sprint with its entry in `sprints.json`."""
+    entries = [
+        (row["number"], history_record(record, row["number"], row["ended_at"]))
+        for row, record in _records(connection)
+    ]
+    return [(number, json.dumps(entry, ensure_ascii=False)) for number, entry in entries]
+
+
+def _records(
+    connection: sqlite3.Connection, after: int = 0
+) -> Iterator[tuple[sqlite3.Row, SprintRecord]]:
+    """Return the rows and the records of ended sprints with a higher number than `after`."""
+    values = {"after": after, "made_by": RECORD_VERSION}
+    for row in connection.execute(SQL["ended"], values).fetchall():
+        stored = row["record"]
+        yield row, _record_of(stored) if stored else _compute_record(connection, row["id"])
 
 
 def store_records(ledger: Ledger) -> None:

@@ -68,8 +68,6 @@ def iso(moment: float | None) -> str | None:
 
 
 def state_file(ledger: Ledger, sprint: str) -> Export:
-    """Return the state file of a sprint as an exported file."""
-
     def text() -> bytes:
         state = ledger.state(sprint)
         return kv_text(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import msgspec
 
@@ -38,26 +38,16 @@ class _WallClock:
 def ensure_context(
     context: TickContext | None, sprint: str, stall_threshold_m: float | None = None
 ) -> Iterator[TickContext]:
-    """Use the context of the caller, else open one for this sprint."""
+    """Use the context of the caller, else open the ledger of a sprint with its project's limits."""
     if context is not None:
         yield context
         return
-    with open_context(sprint, stall_threshold_m) as opened:
-        yield opened
-
-
-@contextmanager
-def open_context(sprint: str, stall_threshold_m: float | None = None) -> Iterator[TickContext]:
-    """Open the ledger of a sprint, with the limits of its project."""
     paths = project_of_sprint(sprint)
     config = load_project(paths.name).config
     minutes = config.stall_threshold_m if stall_threshold_m is None else stall_threshold_m
     limits = Limits(stall_s=minutes * 60, timeout_s=config.timeout_s, grace_s=config.probe_grace_s)
-    ledger = Ledger(paths.ledger)
-    try:
+    with closing(Ledger(paths.ledger)) as ledger:
         yield TickContext(ledger=ledger, clock=_WallClock(), limits=limits)
-    finally:
-        ledger.close()
 
 
 def agents_of(loaded: Loaded) -> tuple[AgentSeen, ...]:

@@ -134,7 +134,6 @@ class WorkQueue:
         return is_ours
 
     def note(self, type: str, item: str, payload: dict[str, Any]) -> None:
-        """Append an event about an item."""
         with self.ledger.db.transaction("note") as connection:
             queue.append_event(connection, type, payload, item=item)
 

@@ -7,13 +7,11 @@ sprint, `agent_versions.json` all agents that worked here, `skill_store.json` th
 from __future__ import annotations
 
 import json
-import sqlite3
 from typing import Any
 
 import yaml
 
 from caloron.domain.model.plan import PlannedTask
-from caloron.domain.reporting.history import history_record
 from caloron.domain.reporting.identities import manifest_of, next_version, versions_of
 from caloron.domain.reporting.learnings import Kept, SprintRecord, as_of, improvements
 from caloron.domain.reporting.retro_page import (
@@ -29,6 +27,7 @@ from caloron.ledger.run_history import (
     Figures,
     ended_records,
     figures_of,
+    history_of,
     read_kept,
     sprint_numbers,
 )
@@ -40,49 +39,15 @@ _MAX_VERSIONS = 100
 _OPTIONAL = ("required_skills", "acceptance", "files")
 
 
-def record_history(ledger: Ledger) -> None:
-    """Store the entries of sprints that ended, or changed, since the last call."""
-    with ledger.db.snapshot() as connection:
-        rows = connection.execute(SQL["unrecorded_sprints"], {"file": HISTORY}).fetchall()
-        entries = [_history_entry(connection, row["id"]) for row in rows]
-    if entries:
-        put_entries(ledger, entries)
-
-
 def history_text(ledger: Ledger) -> bytes:
-    rows = ledger.db.rows(SQL["entries"], {"file": HISTORY})
-    records = ",\n    ".join(row["text"] for row in rows)
+    """Return the imported sprints and ours, in the order of their numbers."""
+    with ledger.db.snapshot() as connection:
+        values = {"file": HISTORY, "whose": "theirs", "limit": -1}
+        imported = connection.execute(SQL["newest_entries"], values).fetchall()
+        entries = [(row["position"], row["text"]) for row in imported] + history_of(connection)
+    records = ",\n    ".join(text for _, text in sorted(entries))
     text = f'{{\n  "sprints": [\n    {records}\n  ]\n}}\n' if records else '{"sprints": []}\n'
     return text.encode("utf-8", "replace")
-
-
-def wrong_entries(ledger: Ledger) -> list[dict[str, Any]]:
-    """Return the right entries of ended sprints whose stored entry is another."""
-    with ledger.db.snapshot() as connection:
-        rows = connection.execute(SQL["entries"], {"file": HISTORY}).fetchall()
-        stored = {row["key"]: row["text"] for row in rows if row["whose"] == "ours"}
-        ended = connection.execute(SQL["ended_sprints"]).fetchall()
-        computed = [_history_entry(connection, row["id"]) for row in ended]
-    return [entry for entry in computed if entry["text"] != stored.get(entry["key"])]
-
-
-def put_entries(ledger: Ledger, entries: list[dict[str, Any]]) -> None:
-    with ledger.db.transaction("history") as connection:
-        for entry in entries:
-            connection.execute(SQL["put_entry"], entry)
-
-
-def _history_entry(connection: sqlite3.Connection, sprint: str) -> dict[str, Any]:
-    figures = figures_of(connection, sprint)
-    version = connection.execute(SQL["sprint"], {"sprint": sprint}).fetchone()["version"]
-    return {
-        "file": HISTORY,
-        "key": sprint,
-        "position": figures.state.sprint.number,
-        "whose": "ours",
-        "version": version,
-        "text": json.dumps(history_record(figures.state, figures.runs), ensure_ascii=False),
-    }
 
 
 def dag_text(plans: list[PlannedTask], framework: str) -> bytes:
@@ -104,7 +69,6 @@ def _planned(plan: PlannedTask, framework: str) -> dict[str, Any]:
 
 
 def agent_text(plan: PlannedTask, framework: str, model: str) -> bytes:
-    """Return the manifest of a task's agent."""
     manifest = manifest_of(plan, framework=framework, model=model)
     # The dumper in C is ten times as fast, and there is one file per task.
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)

@@ -49,51 +49,6 @@ def migrations_in(directory: Path, room: str) -> tuple[Migration, ...]:
     return tuple(Migration(f"{room}/{f.stem}", f.read_text("utf-8")) for f in files)
 
 
-class _Transaction:
-    """From `BEGIN` to `COMMIT`; a class, because a generator costs a tenth of a small commit."""
-
-    __slots__ = ("_database", "_name")
-
-    def __init__(self, database: Database, name: str) -> None:
-        self._database = database
-        self._name = name
-
-    def __enter__(self) -> sqlite3.Connection:
-        database = self._database
-        database._lock.acquire()
-        try:
-            database._connection.execute("BEGIN IMMEDIATE")
-        except BaseException as error:
-            # No transaction was begun; one that is open now belongs to the caller.
-            database._lock.release()
-            if isinstance(error, sqlite3.Error):
-                raise store_error(database.path, error) from error
-            raise
-        return database._connection
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
-    ) -> None:
-        database = self._database
-        try:
-            if error is None:
-                self._commit()
-            else:
-                database._abandon(error)
-        finally:
-            database._lock.release()
-        if error is None:
-            crashpoint(f"{self._name}.after_commit")
-
-    def _commit(self) -> None:
-        try:
-            crashpoint(f"{self._name}.before_commit")
-            self._database._connection.execute("COMMIT")
-        except BaseException as error:
-            self._database._abandon(error)
-            raise
-
-
 def _begin_wal(connection: sqlite3.Connection) -> None:
     """Switch to WAL mode. SQLite does not wait by itself if another process does the same."""
     give_up = time.monotonic() + _BUSY_S
@@ -146,15 +101,25 @@ class Database:
         with self._lock:
             self._connection.close()
 
-    def transaction(self, name: str) -> _Transaction:
+    @contextmanager
+    def transaction(self, name: str) -> Iterator[sqlite3.Connection]:
         """Begin a transaction; crash tests find its commit by the name."""
-        return _Transaction(self, name)
-
-    def _abandon(self, error: BaseException) -> None:
-        """Roll back, and raise an error of the database with a hint."""
-        self._roll_back()
-        if isinstance(error, sqlite3.Error):
-            raise store_error(self.path, error) from error
+        with self._lock:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.Error as error:
+                # No transaction was begun; one that is open now belongs to the caller.
+                raise store_error(self.path, error) from error
+            try:
+                yield self._connection
+                crashpoint(f"{name}.before_commit")
+                self._connection.execute("COMMIT")
+            except BaseException as error:
+                self._roll_back()
+                if isinstance(error, sqlite3.Error):
+                    raise store_error(self.path, error) from error
+                raise
+        crashpoint(f"{name}.after_commit")
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:

@@ -6,8 +6,10 @@ import errno
 import os
 import stat
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from caloron.errors import StoreError
 from caloron.store.crash import crashpoint
@@ -18,16 +20,30 @@ _TOO_LITTLE = 64 << 10
 
 
 def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replace a file durably: temporary file, fsync, rename, fsync of the directory.
+    """Replace a file durably, and create its folder if it does not exist."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path, durable=durable) as file:
+            file.write(data)
+    except OSError as error:
+        raise StoreError(
+            f"cannot write {path}: {error.strerror}",
+            hint="the old file is untouched; free space or make the directory writable",
+        ) from error
 
-    Without `durable` the file survives a killed process but not a power cut.
+
+@contextmanager
+def atomic_file(path: Path, *, durable: bool = True) -> Iterator[IO[bytes]]:
+    """Open a file that replaces `path` when the block ends, and not at all if the block fails.
+
+    The steps are: temporary file, fsync, rename, fsync of the directory. Without `durable` the file
+    survives a killed process but not a power cut.
     """
     # Each process and thread that writes this path has a temporary file of its own.
     temporary = path.with_name(f".{path.name}.{threading.get_ident():x}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(data)
+        with temporary.open("w+b") as file:
+            yield file
             file.flush()
             crashpoint("file.temp")
             if durable:
@@ -36,14 +52,11 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
         temporary.replace(path)
         if durable:
             sync_directory(path.parent)
-    except OSError as error:
+    except BaseException:
         # On a full or read-only disk there may be nothing to remove.
         with suppress(OSError):
             temporary.unlink()
-        raise StoreError(
-            f"cannot write {path}: {error.strerror}",
-            hint="the old file is untouched; free space or make the directory writable",
-        ) from error
+        raise
     crashpoint("file.rename")
 
 
@@ -152,6 +165,23 @@ def move_aside(path: Path, kind: str) -> Path:
     kept = path.with_name(f"{path.name}.{kind}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
     path.rename(kept)
     return kept
+
+
+@contextmanager
+def staging(folder: Path, prefix: str, *, mode: int = 0o700) -> Iterator[Path]:
+    """Create a folder to build something in, and delete it if it was not renamed.
+
+    Those of killed processes are deleted first.
+    """
+    import shutil
+
+    remove_leftovers(folder, f"{prefix}-*")
+    stage = folder / f"{prefix}-{os.getpid()}"
+    stage.mkdir(mode=mode)
+    try:
+        yield stage
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
 
 
 def remove_leftovers(folder: Path, *patterns: str) -> None:

@@ -1,7 +1,7 @@
 """The log: `log.warning("cannot read the queue", error=error, task="login")`.
 
-Commands that only read must start fast, so `logging` is imported with the first record, and no
-file is created before.
+Commands that only read must start fast, so the code that writes a record is imported with the first
+record, and no file is created before.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ _context: ContextVar[dict[str, Any] | None] = ContextVar("log_context", default=
 
 
 def log_of(project: Path) -> Path:
-    """Return the log file of a project."""
     return project / "logs" / "caloron.log"
 
 
@@ -97,30 +96,31 @@ def ignored(*errors: type[BaseException], message: str, **fields: Any) -> Iterat
     try:
         yield
     except errors as error:
-        _record(LEVELS["warning"], message, {"error": error, **fields}, frames=1)
+        _record("warning", message, {"error": error, **fields}, frames=4)
 
 
 def debug(message: str, **fields: Any) -> None:
-    _record(LEVELS["debug"], message, fields)
+    _record("debug", message, fields)
 
 
 def info(message: str, **fields: Any) -> None:
-    _record(LEVELS["info"], message, fields)
+    _record("info", message, fields)
 
 
 def warning(message: str, **fields: Any) -> None:
     """Log an error that is ignored or retried; `error` is the exception."""
-    _record(LEVELS["warning"], message, fields)
+    _record("warning", message, fields)
 
 
 def error(message: str, **fields: Any) -> None:
     """Log an error that ends something; the traceback of `error` is kept."""
-    _record(LEVELS["error"], message, fields)
+    _record("error", message, fields)
 
 
-def _record(number: int, message: str, fields: dict[str, Any], frames: int = 0) -> None:
-    if number < level():
+def _record(name: str, message: str, fields: dict[str, Any], frames: int = 3) -> None:
+    """Log a record; `frames` counts from `write` to the caller that is named in it."""
+    if LEVELS[name] < level():
         return
     from caloron.store.log_file import write
 
-    write(number, message, _settings.fields | (_context.get() or {}) | fields, 4 + frames)
+    write(name, message, _settings.fields | (_context.get() or {}) | fields, frames)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import json
-import logging
 import os
 import sys
+import threading
 import traceback
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from caloron.store import log
@@ -24,54 +24,37 @@ KEPT = 3
 _MAX_TEXT = 8000
 
 
-def write(number: int, message: str, fields: dict[str, Any], stacklevel: int) -> None:
-    """Log one record; `stacklevel` counts from here to the caller that is named in it."""
-    _logger().log(number, "%s", message, extra={"fields": fields}, stacklevel=stacklevel)
+def write(level: str, message: str, fields: dict[str, Any], frames: int) -> None:
+    """Add one line about an event to the file, which several processes may share."""
+    entry = _entry(level, message, fields, sys._getframe(frames))
+    path = log.log_path()
+    if path is not None:
+        # A full disk or a deleted project must not end the work that is logged.
+        with suppress(OSError):
+            append(path, json.dumps(entry, ensure_ascii=False, default=str) + "\n")
+    if log.is_verbose():
+        with suppress(OSError, ValueError):
+            # A closed terminal must not end the work that is logged.
+            sys.stderr.write(_line(entry) + "\n")
 
 
-@cache
-def _logger() -> logging.Logger:
-    logger = logging.getLogger("caloron")
-    # `log` has checked the level already; other handlers of the process are not ours.
-    logger.setLevel(logging.DEBUG)
-    logger.propagate = False
-    logger.addHandler(_Handler())
-    return logger
-
-
-class _Handler(logging.Handler):
-    """Appends one line per record; several processes may share the file."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        entry = _entry(record)
-        path = log.log_path()
-        if path is not None:
-            # A full disk or a deleted project must not end the work that is logged.
-            with suppress(OSError):
-                append(path, json.dumps(entry, ensure_ascii=False, default=str) + "\n")
-        if log.is_verbose():
-            with suppress(OSError, ValueError):
-                # A closed terminal must not end the work that is logged.
-                sys.stderr.write(_line(entry) + "\n")
-
-
-def _entry(record: logging.LogRecord) -> dict[str, Any]:
+def _entry(level: str, message: str, fields: dict[str, Any], caller: FrameType) -> dict[str, Any]:
     # Not cached: secrets that this process learns later must be redacted as well.
     clean = Redactor(secrets_in(os.environ)).text
-    fields = dict(getattr(record, "fields", {}))
+    fields = dict(fields)
     error = fields.pop("error", None)
     entry: dict[str, Any] = {
-        "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-        "level": record.levelname.lower(),
-        "message": _short(clean(record.getMessage())),
-        "where": f"{record.module}:{record.lineno}",
-        "thread": record.threadName,
-        "pid": record.process,
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "level": level,
+        "message": _short(clean(message)),
+        "where": f"{Path(caller.f_code.co_filename).stem}:{caller.f_lineno}",
+        "thread": threading.current_thread().name,
+        "pid": os.getpid(),
     }
     entry |= {name: _clean_value(value, clean) for name, value in fields.items()}
     if isinstance(error, BaseException):
         entry["error"] = _short(clean(f"{type(error).__name__}: {error}"))
-        if record.levelno >= logging.ERROR:
+        if level == "error":
             entry["traceback"] = _short(clean("".join(traceback.format_exception(error))))
     elif error is not None:
         entry["error"] = _clean_value(error, clean)
@@ -91,7 +74,6 @@ def _short(text: str) -> str:
 
 
 def _line(entry: dict[str, Any]) -> str:
-    """Format a record for the terminal."""
     shown = {k: v for k, v in entry.items() if k not in ("time", "level", "message", "pid")}
     details = " ".join(f"{name}={value}" for name, value in shown.items() if name != "traceback")
     text = f"{entry['time'][11:23]} {entry['level']} {entry['message']} ({details})"

@@ -279,11 +279,7 @@ class Queue:
 
     def in_flight(self, connection: sqlite3.Connection) -> list[InFlight]:
         """Return all leases."""
-        rows = connection.execute(self._sql["in_flight"]).fetchall()
-        return [
-            InFlight(r["id"], r["kind"], r["payload"], *(r[name] for name in r.keys()[3:]))
-            for r in rows
-        ]
+        return [InFlight(*row) for row in connection.execute(self._sql["in_flight"])]
 
 
 #: The queue of a ledger.

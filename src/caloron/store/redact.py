@@ -50,7 +50,6 @@ class Redactor:
         return text if clean is data else clean.decode("utf-8", "surrogatepass")
 
     def data(self, data: bytes) -> bytes:
-        """Return the bytes with every secret replaced."""
         finds = self.finds(data)
         return _replace(data, finds) if finds else data
 
@@ -67,18 +66,12 @@ class Redactor:
                 at = data.find(form, end)
 
     def _all_marks(self) -> list[_Mark]:
-        return [*self._marks, *_learned.marks] if _learned.marks else self._marks
+        return [*self._marks, *_learned_marks] if _learned_marks else self._marks
 
 
-class _Learned:
-    """Secrets that this process has read since it started."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, str] = {}
-        self.marks: list[_Mark] = []
-
-
-_learned = _Learned()
+#: Secrets that this process has read since it started, by name, and their forms.
+_learned: dict[str, str] = {}
+_learned_marks: list[_Mark] = []
 
 
 def learn(name: str, value: str) -> None:
@@ -86,17 +79,17 @@ def learn(name: str, value: str) -> None:
 
     The code that reads a secret calls this: a redactor may be older than the secret.
     """
-    if _learned.values.get(name) != value:
-        _learned.values = _learned.values | {name: value}
+    if _learned.get(name) != value:
+        _learned[name] = value
         # An earlier value of the same name stays secret.
-        known = {form for form, _ in _learned.marks}
+        known = {form for form, _ in _learned_marks}
         fresh = [mark for mark in _marks_of([(name, value)]) if mark[0] not in known]
-        _learned.marks = [*_learned.marks, *fresh]
+        _learned_marks.extend(fresh)
 
 
 def learned_secrets() -> dict[str, str]:
     """Return the learned values, for another process that redacts."""
-    return dict(_learned.values)
+    return dict(_learned)
 
 
 def _marks_of(named: Iterable[tuple[str, str]]) -> list[_Mark]:

@@ -355,12 +355,6 @@ def test_an_empty_history_of_the_older_program_is_replaced_silently(desk: Desk) 
 # The state file
 
 
-def edit(desk: Desk, **change: Any) -> None:
-    content = desk.read("state")
-    content["state"]["tasks"]["a"] |= change
-    desk.put("state", content)
-
-
 def test_a_crash_between_commit_and_write_is_no_edit(desk: Desk) -> None:
     first = commit_state_file(desk.book, now=100.0)
     commit_state_file(desk.book, now=200.0)
@@ -368,15 +362,6 @@ def test_a_crash_between_commit_and_write_is_no_edit(desk: Desk) -> None:
     desk.files.read_edits(busy=False)
     assert desk.book.events("state_imported") == 0
     assert desk.aside("state") == []
-
-
-def test_an_edit_is_applied(desk: Desk) -> None:
-    commit_state_file(desk.book)
-    edit(desk, status="Done", intervention_count=1)
-    desk.files.read_edits(busy=False)
-    assert desk.book.load().state.tasks["a"].status is Status.DONE
-    assert desk.read("state")["state"]["tasks"]["a"]["status"] == "Done"
-    assert any("→ Done" in message for message in desk.messages)
 
 
 def test_an_invalid_edit_of_the_state_file_changes_nothing_and_is_reported(desk: Desk) -> None:
@@ -401,15 +386,6 @@ def test_interventions_may_be_set_by_agent_in_either_form(desk: Desk, count: Any
         desk.book.load().state, parse_edit(json.dumps(content).encode()), 200.0
     )[1]
     assert outcome == {"a": "interventions set to 3"}
-
-
-def test_a_state_file_from_before_the_sprint_is_ignored(desk: Desk) -> None:
-    older = {"state": {"tasks": {"a": {"status": "Done"}}}, "interventions": {"a": 2}, "since": ""}
-    desk.book.tick()
-    desk.put("state", older)
-    desk.files.read_edits(busy=False)
-    assert desk.aside("state", "foreign") == [json.dumps(older)]
-    assert desk.book.load().state.tasks["a"].status is not Status.DONE
 
 
 def test_a_sprint_id_that_leaves_its_folder_is_refused() -> None:

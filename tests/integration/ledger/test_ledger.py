@@ -46,16 +46,15 @@ def test_a_sprint_is_loaded_as_it_was_recorded(book: Book) -> None:
     assert book.load().state == committed
 
 
-def test_sprints_of_a_project_are_numbered_from_one(book: Book) -> None:
-    second = book.ledger.create_sprint(Sprint(id="shop", number=0, goal="more"), {})
-    assert (book.sprint, second.id, second.number) == ("shop-1", "shop-2", 2)
-    assert book.ledger.last_sprint() == "shop-2"
-
-
-def test_numbers_that_are_in_use_elsewhere_are_skipped(book: Book) -> None:
+def test_sprints_are_numbered_from_one_without_numbers_that_are_in_use_elsewhere(
+    book: Book,
+) -> None:
     sprint = Sprint(id="shop", number=0, goal="more")
+    second = book.ledger.create_sprint(sprint, {})
+    assert (book.sprint, second.id, second.number) == ("shop-1", "shop-2", 2)
     assert book.ledger.create_sprint(sprint, {}, after=6).id == "shop-7"
     assert book.ledger.create_sprint(sprint, {}, after=3).id == "shop-8"
+    assert book.ledger.last_sprint() == "shop-8"
 
 
 def test_an_unknown_sprint_is_not_found(book: Book) -> None:

@@ -27,13 +27,17 @@ PROCESSES.set_forkserver_preload(["caloron.ledger.ledger", "tests.integration.st
 def exit_code(act: Callable[[], object], *, killed_at: str = "", largest_file: int = 0) -> int:
     """Run an action in a child process, and return its exit code.
 
-    `killed_at`: a crash point. `largest_file`: stands in for the end of the disk.
+    `killed_at`: a crash point, `name|k` for the k-th time.
+    `largest_file`: stands in for the end of the disk.
     """
     child = os.fork()
     if child == 0:
         try:
+            # Whatever the tests before were in this process.
+            crash.this_process_is("engine")
             crash._COUNTS.clear()
-            crash._AT = f"engine|{killed_at}|1|{tempfile.mktemp()}" if killed_at else ""
+            point = killed_at if "|" in killed_at else f"{killed_at}|1"
+            crash._AT = f"engine|{point}|{tempfile.mktemp()}" if killed_at else ""
             if largest_file:
                 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
                 resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))

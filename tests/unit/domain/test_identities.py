@@ -10,8 +10,9 @@ from caloron.domain.compat.default_skills import default_skills
 from caloron.domain.model.feedback import Feedback
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.status import Status
-from caloron.domain.reporting.history import exit_code_of, history_record
+from caloron.domain.reporting.history import history_record
 from caloron.domain.reporting.identities import manifest_of, next_version, versions_of
+from caloron.domain.reporting.learnings import record_of
 from tests.unit.domain.test_retro import run, sprint_of, task
 
 
@@ -81,7 +82,8 @@ def test_a_record_has_every_number_of_its_sprint() -> None:
         task("a", log__feedback=feedback), task("b", Status.ESCALATED, reason="stuck")
     )
     state.sprint.ended_at = state.sprint.settings.created_at + 60
-    record = history_record(state, (run("a", seconds=5.0),))
+    ended = state.sprint.ended_at
+    record = history_record(record_of(state, (run("a", seconds=5.0),), ended), 1, ended)
     assert record["exit_code"] == 10
     assert (record["total_tasks"], record["completed_tasks"], record["failed_tasks"]) == (2, 1, 1)
     assert (record["avg_clarity"], record["duration_s"], record["sprint_time_s"]) == (4.0, 60, 60)
@@ -91,7 +93,8 @@ def test_a_record_has_every_number_of_its_sprint() -> None:
 
 def test_a_sprint_without_a_plan_has_zeros_and_no_clarity() -> None:
     state = sprint_of(planning__failure="the planner failed")
-    record = history_record(state, ())
+    record = history_record(record_of(state, (), 0.0), 1, 0.0)
     assert (record["exit_code"], record["total_tasks"], record["completed_tasks"]) == (8, 0, 0)
     assert "avg_clarity" not in record
-    assert exit_code_of(sprint_of(task("a"))) == 0
+    done = history_record(record_of(sprint_of(task("a")), (), 0.0), 1, 0.0)
+    assert done["exit_code"] == 0

@@ -213,7 +213,7 @@ def test_no_stage_that_reads_a_clock_or_a_forge_declares_pure():
                        "collect_sprint_feedback", "fetch_repo_context"}  # fmt: skip
     for name in pure:
         source = inspect.getsource(stage_function(name))
-        for reach in ("time.time", "os.", "open_forge", "open_context", " open("):
+        for reach in ("time.time", "os.", "open_forge", "ensure_context", " open("):
             assert reach not in source, (name, reach)
 
 

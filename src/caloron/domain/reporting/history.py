@@ -3,52 +3,45 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from caloron.domain.model.sprint import State
 from caloron.domain.model.status import exit_code_for
-from caloron.domain.reporting.kpis import Kpis, Run, blockers_of, compute_kpis, tools_of
+from caloron.domain.reporting.kpis import Kpis
 from caloron.domain.reporting.learnings import Kept, SprintRecord
 
 if TYPE_CHECKING:
     from caloron.domain.compat.legacy_sprints import Record
 
 
-def history_record(state: State, runs: Sequence[Run]) -> Record:
+def history_record(sprint: SprintRecord, number: int, ended_at: float) -> Record:
     """Return the results of a sprint, without numbers that are not known."""
-    sprint = state.sprint
-    ended = sprint.ended_at or sprint.settings.created_at
-    kpis = compute_kpis(state, runs, ended)
+    kpis = sprint.kpis
     record: dict[str, Any] = {
-        "sprint_id": sprint.number,
+        "sprint_id": number,
         "id": sprint.id,
-        "completed_at": datetime.fromtimestamp(ended, UTC).isoformat(),
+        "completed_at": datetime.fromtimestamp(ended_at, UTC).isoformat(),
         "goal": sprint.goal,
-        "exit_code": exit_code_of(state),
+        "exit_code": exit_code_for(
+            stopped=sprint.stopped, done=kpis.completed_tasks, total=kpis.total_tasks
+        ),
         "duration_s": kpis.sprint_time_s,
         "total_tasks": kpis.total_tasks,
         "completed_tasks": kpis.completed_tasks,
         "failed_tasks": kpis.total_tasks - kpis.completed_tasks,
         "supervisor_events": kpis.total_interventions,
         "sprint_time_s": kpis.sprint_time_s,
-        "blockers": list(blockers_of(state)),
-        "tools_used": list(tools_of(state, runs)),
+        "blockers": list(sprint.blockers),
+        "tools_used": list(sprint.tools),
         "cost_usd": kpis.cost_usd,
-        "stopped": sprint.planning.failure,
+        "stopped": sprint.stopped,
     }
     if kpis.avg_clarity is not None:
         record["avg_clarity"] = kpis.avg_clarity
     return record
-
-
-def exit_code_of(state: State) -> int:
-    """Return the exit code of `caloron sprint`."""
-    done = sum(task.status == "Done" for task in state.tasks.values())
-    return exit_code_for(stopped=state.sprint.planning.failure, done=done, total=len(state.tasks))
 
 
 def remembered(id: str, record: Record) -> SprintRecord:

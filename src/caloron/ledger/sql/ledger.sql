@@ -93,15 +93,6 @@ INSERT INTO entries (file, key, position, whose, version, text)
 VALUES (:file, :key, :position, :whose, :version, :text)
 ON CONFLICT (file, key, whose) DO UPDATE
 SET position = excluded.position, version = excluded.version, text = excluded.text
--- name: entries
-SELECT key, position, whose, text FROM entries WHERE file = :file ORDER BY position, key
 -- name: newest_entries
-SELECT key, text FROM entries WHERE file = :file AND whose = :whose
+SELECT key, position, text FROM entries WHERE file = :file AND whose = :whose
 ORDER BY position DESC, key LIMIT :limit
--- name: forget_entry
-DELETE FROM entries WHERE file = :file AND key = :key AND whose = :whose
--- name: unrecorded_sprints
-SELECT s.id FROM sprints s LEFT JOIN entries e ON e.file = :file AND e.key = s.id AND e.whose = 'ours'
-WHERE s.phase = 'ended' AND e.version IS NOT s.version ORDER BY s.number
--- name: ended_sprints
-SELECT id FROM sprints WHERE phase = 'ended' ORDER BY number

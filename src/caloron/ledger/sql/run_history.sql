@@ -27,12 +27,10 @@ SELECT id FROM sprints s
 WHERE EXISTS (SELECT 1 FROM tasks t WHERE t.sprint = s.id AND t.status = 'Done'
               AND json_extract(CAST(t.data AS TEXT), '$.links.pull') IS NOT NULL)
 ORDER BY number DESC LIMIT :limit
--- name: numbers
-SELECT id, number FROM sprints
 -- name: has_sprints
 SELECT 1 FROM sqlite_master WHERE name = 'sprints'
--- name: phases
-SELECT id, phase FROM sprints ORDER BY number
+-- name: all
+SELECT id, number, phase FROM sprints ORDER BY number
 -- name: by_number
 SELECT id FROM sprints WHERE number = :number
 -- name: by_id
@@ -50,7 +48,7 @@ ORDER BY position DESC LIMIT :limit
 SELECT 1 FROM entries
 WHERE file = 'sprints.json' AND whose = 'theirs' AND (key = :id OR position = CAST(:number AS INTEGER))
 -- name: ended
-SELECT s.id, r.data AS record
+SELECT s.id, s.number, COALESCE(s.ended_at, s.created_at) AS ended_at, r.data AS record
 FROM sprints s LEFT JOIN records r ON r.sprint = s.id AND r.made_by = :made_by
 WHERE s.number > :after AND s.phase = 'ended' ORDER BY s.number
 -- name: missing_records

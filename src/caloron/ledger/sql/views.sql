@@ -88,3 +88,26 @@ ORDER BY id
 -- name: pending_effects
 SELECT kind, key, tries, note FROM actions
 WHERE sprint = :sprint AND task = :task AND state IN ('planned', 'intended') ORDER BY id
+-- name: wrong_references
+SELECT 'actions/' || id || ' (' || key || ')' AS "row", 'a task of ' || sprint AS expected, task AS found
+FROM actions a
+WHERE task <> '' AND state IN ('planned', 'intended')
+  AND NOT EXISTS (SELECT 1 FROM tasks t WHERE t.sprint = a.sprint AND t.id = a.task)
+UNION ALL
+SELECT 'work_items/' || id, 'a sprint that it belongs to', 'none' FROM work_items
+WHERE substr(id, 1, instr(id || '/', '/') - 1) NOT IN (SELECT id FROM sprints)
+UNION ALL
+SELECT 'work_items/' || id, 'a lease', 'none' FROM work_items WHERE id NOT IN (SELECT item FROM leases)
+UNION ALL
+SELECT 'work_items/' || w.id, 'a token, because it is in flight', 'none'
+FROM work_items w JOIN leases l ON l.item = w.id WHERE w.status = 'in_flight' AND l.token = 0
+-- name: newest_observation
+SELECT sprint, object, version FROM observations ORDER BY version DESC LIMIT 1
+-- name: empty_entries
+CREATE TEMP TABLE entries (file, key, position, whose, version, text)
+-- name: empty_records
+CREATE TEMP TABLE records (sprint, made_by, data)
+-- name: light_sprint
+SELECT data FROM sprints ORDER BY id = :running DESC, number DESC LIMIT 1
+-- name: light_tasks
+SELECT data FROM tasks WHERE sprint = :sprint ORDER BY position
