@@ -24,7 +24,7 @@ from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why, why_sprint
 from caloron.domain.rules.evaluate import evaluate
 from caloron.testing import SprintDriver, new_state, planned
-from tests.support.sprints import CALORON, DIAMOND, PERSON, escalation_of
+from tests.support.sprints import CALORON, DIAMOND, PERSON, act, escalation_of, finishes
 
 _replace = msgspec.structs.replace
 
@@ -156,8 +156,7 @@ def test_evaluate_does_not_change_its_input() -> None:
 def test_an_older_version_that_arrives_later_is_ignored(reviewed: SprintDriver) -> None:
     task = reviewed.task("a")
     old = reviewed.forge.pull(task.links.pull)
-    reviewed.person.merge_pull(old.number)
-    reviewed.settle()
+    act(reviewed).merge_pull(old.number)
     assert reviewed.status("a") is Status.DONE
     reviewed.tick(old)
     assert reviewed.state.objects[old.object] != old
@@ -222,8 +221,7 @@ def test_the_task_with_the_longest_chain_behind_it_starts_first() -> None:
 
 def test_a_sprint_whose_agents_do_well_ends_with_everything_merged() -> None:
     made = SprintDriver.start(*DIAMOND)
-    made.run()
-    assert set(made.statuses().values()) == {"Done"}
+    assert finishes(made)
     assert made.state.sprint.phase == "ended"
     assert made.effects(Merge)[0].task == "a"
     assert len(made.effects(Merge)) == 4
@@ -256,12 +254,10 @@ def test_a_release_brings_the_task_and_its_dependents_back() -> None:
         made.finish("a", exit_code=1, changes=False)
     assert made.statuses() == {"a": "Escalated", "b": "Blocked", "c": "Blocked"}
     escalation = escalation_of(made)
-    made.person.comment(escalation, "resolved")
-    made.settle()
+    act(made).comment(escalation, "resolved")
     assert made.statuses() == {"a": "InProgress", "b": "Pending", "c": "Pending"}
     assert made.forge.issue(escalation).state == "closed"
-    made.run()
-    assert set(made.statuses().values()) == {"Done"}
+    assert finishes(made)
 
 
 def test_an_exit_code_after_good_work_does_not_throw_the_work_away(made: SprintDriver) -> None:
@@ -274,8 +270,7 @@ def test_an_empty_change_is_done_only_when_a_reviewer_agrees(made: SprintDriver)
     assert (made.status("a"), made.role("a")) == (Status.IN_REVIEW, "review")
     made.finish("a", answer="CHANGES_NEEDED: there is something to do")
     assert made.role("a") == "fix"
-    made.run()
-    assert made.status("a") is Status.DONE
+    assert finishes(made)
     assert made.effects(Merge)
 
     agreed = SprintDriver.start(planned("a"))
@@ -285,8 +280,7 @@ def test_an_empty_change_is_done_only_when_a_reviewer_agrees(made: SprintDriver)
     assert not agreed.effects(OpenPull)
 
 
-def test_an_unclear_verdict_is_asked_for_once_more_in_the_same_round() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_an_unclear_verdict_is_asked_for_once_more_in_the_same_round(made: SprintDriver) -> None:
     made.bring_to_review("a")
     item, round = made.item("a"), made.work("a").round
     made.finish("a", answer="hm")
@@ -342,12 +336,10 @@ def test_a_failed_verification_runs_again_and_then_returns_to_its_agent_with_the
     work = made.work("a")
     assert (work.role, work.onto_main) == ("fix", True)
     assert "verification of the merged result failed" in work.reason
-    made.run()
-    assert made.status("a") is Status.DONE
+    assert finishes(made)
 
 
-def test_a_change_is_verified_again_when_main_moved_before_its_merge() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_a_change_is_verified_again_when_main_moved_before_its_merge(made: SprintDriver) -> None:
     made.bring_to_review("a")
     made.person.push_main()
     made.finish("a")
@@ -372,8 +364,7 @@ def merge_is_due(made: SprintDriver) -> Merge:
     raise AssertionError("no merge was planned")
 
 
-def test_a_late_merge_is_verified_and_retried_up_to_a_limit() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_a_late_merge_is_verified_and_retried_up_to_a_limit(made: SprintDriver) -> None:
     made.bring_to_review("a")
     made.end(made.item("a"))
     refused = 0

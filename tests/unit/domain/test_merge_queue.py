@@ -13,7 +13,7 @@ from caloron.domain.model.facts import EffectDone
 from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why
 from caloron.testing import SprintDriver, planned
-from tests.support.sprints import escalation_of, issue_of, pull_of
+from tests.support.sprints import act, escalation_of, finishes, issue_of, pull_of
 
 NAMES = "abcdefgh"
 
@@ -237,8 +237,7 @@ def test_a_main_that_a_person_moved_verifies_the_batch_again() -> None:
     made = ready(3)
     (item,) = made.queue
     made.end(item)
-    made.person.push_main()
-    made.settle()
+    act(made).push_main()
     assert made.work("a").batch == tuple(head(made, name) for name in "abc")
     verify_all(made)
     assert (statuses(made), len(made.verifications)) == ("DDD", 2)
@@ -248,8 +247,7 @@ def test_a_main_that_a_person_moved_verifies_the_batch_again() -> None:
 def test_a_main_moved_between_two_merges_verifies_the_rest_again() -> None:
     made = verified(3)
     made.perform(0)
-    made.person.push_main()
-    made.settle()
+    act(made).push_main()
     assert statuses(made) == "DVV"
     assert not made.refused, "no merge was tried on a main that is known to have moved"
     assert made.work("b").batch == (head(made, "b"), head(made, "c"))
@@ -289,8 +287,7 @@ def test_a_member_that_a_person_merged_into_another_main_does_not_count_as_verif
 def test_a_member_that_is_withdrawn_while_it_is_verified_leaves_and_the_rest_starts_anew() -> None:
     for name in "abc":
         made = ready(3)
-        made.person.review(pull_of(made, name), "changes_requested", "not like this")
-        made.settle()
+        act(made).review(pull_of(made, name), "changes_requested", "not like this")
         others = [n for n in "abc" if n != name]
         assert made.work(others[0]).batch == tuple(head(made, n) for n in others)
         assert made.role(name) == "fix"
@@ -302,8 +299,7 @@ def test_a_member_that_is_withdrawn_while_it_is_verified_leaves_and_the_rest_sta
 def test_a_member_withdrawn_after_the_verification_verifies_the_rest_again() -> None:
     made = verified(3)
     made.perform(0)
-    made.person.close_issue(issue_of(made, "b"))
-    made.settle()
+    act(made).close_issue(issue_of(made, "b"))
     assert statuses(made)[0] == "D"
     assert made.status("b") is Status.CANCELLED
     verify_all(made)
@@ -327,8 +323,7 @@ def test_all_members_may_be_withdrawn_during_the_first_merge() -> None:
 
 def test_a_push_by_a_person_takes_the_change_out_of_the_train() -> None:
     made = ready(2)
-    made.person.push(pull_of(made, "b"))
-    made.settle()
+    act(made).push(pull_of(made, "b"))
     assert made.state.sprint.merge_train is None
     assert made.work("a").batch == ()
 
@@ -411,8 +406,7 @@ def test_a_ci_that_never_ends_needs_a_person_after_two_hours(reviewed: SprintDri
     reviewed.settle()
     assert reviewed.status("a") is Status.ESCALATED
     reviewed.forge.ci.clear()
-    reviewed.person.comment(escalation_of(reviewed), "resolved")
-    reviewed.settle()
+    act(reviewed).comment(escalation_of(reviewed), "resolved")
     assert reviewed.status("a") is Status.DONE
 
 
@@ -423,12 +417,10 @@ def test_a_red_ci_sends_the_change_back_as_a_fix_round_that_an_approval_does_not
     old = head(made, "a")
     made.finish("a")
     assert made.role("a") == "fix"
-    made.person.review(pull_of(made), "approved")
-    made.settle()
+    act(made).review(pull_of(made), "approved")
     assert made.role("a") == "fix"
     assert made.task("a").review.rejected == (old,)
-    made.run()
-    assert made.status("a") is Status.DONE
+    assert finishes(made)
 
 
 def test_a_train_waits_a_minute_for_the_ci_of_a_member_and_then_continues_without_it() -> None:

@@ -9,7 +9,7 @@ from caloron.domain.model.facts import EffectDone
 from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why
 from caloron.testing import SprintDriver, planned
-from tests.support.sprints import PERSON, escalation_of
+from tests.support.sprints import PERSON, act, escalation_of, finishes
 from tests.unit.domain.test_evaluate import merge_is_due
 
 
@@ -53,8 +53,7 @@ def commit_of_a_person(made: SprintDriver) -> str:
 
 def test_a_merge_of_the_verified_tree_completes_the_task_without_another_run() -> None:
     made = SprintDriver.start(planned("a"))
-    made.run()
-    assert made.status("a") is Status.DONE
+    assert finishes(made)
     assert len(made.verifications) == 1
 
 
@@ -97,8 +96,7 @@ def test_no_other_change_is_merged_before_the_post_merge_check_ends() -> None:
         "approved: waiting for its turn to merge, after the merge of a is settled"
     )
     made.finish("a")
-    made.run()
-    assert made.statuses() == {"a": "Done", "b": "Done"}
+    assert finishes(made)
 
 
 def test_a_change_that_turned_main_red_is_reverted_and_returns_in_a_new_pull_request() -> None:
@@ -125,8 +123,7 @@ def test_a_change_that_turned_main_red_is_reverted_and_returns_in_a_new_pull_req
     assert "main was red with" in work.reason
     assert (task.links.generation, task.links.pull, task.merge.unverified) == (2, None, "")
     assert old_head in task.review.rejected
-    made.run()
-    assert made.status("a") is Status.DONE
+    assert finishes(made)
     assert task.links.pull != old_pull
 
 
@@ -157,8 +154,7 @@ def test_a_main_that_is_red_without_the_change_needs_a_person_and_stops_the_merg
     assert made.state.sprint.phase == "ended", "nothing can move without a person"
     made.red.clear()
     made.person.comment(escalation_of(made), "resolved")
-    made.run()
-    assert made.statuses() == {"a": "Done", "b": "Done"}
+    assert finishes(made)
 
 
 def test_a_revert_that_conflicts_needs_a_person() -> None:
@@ -177,8 +173,7 @@ def test_a_main_that_moved_again_is_verified_again_before_a_revert() -> None:
     for _ in range(2):
         made.end(made.item("a"))
         made.red_together.clear()
-        made.person.push_main()
-        made.settle()
+        act(made).push_main()
         made.red_together.append({made.task("a").change.head, "c3"})
     assert made.role("a") == "verify"
     made.red_together.clear()
@@ -200,8 +195,7 @@ def test_a_merge_by_a_person_is_never_reverted(made: SprintDriver) -> None:
     assert PERSON in made.task("a").reason
 
 
-def test_a_merge_reported_as_a_persons_is_not_reverted() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_a_merge_reported_as_a_persons_is_not_reverted(made: SprintDriver) -> None:
     made.bring_to_review("a")
     made.end(made.item("a"))
     merge = merge_is_due(made)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from caloron.domain.model.effects import CreateIssue
@@ -10,7 +9,7 @@ from caloron.domain.model.facts import Skipped
 from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why, why_sprint
 from caloron.testing import SprintDriver, new_state, planned
-from tests.support.sprints import escalation_of
+from tests.support.sprints import act, configure, escalation_of, finishes
 
 
 @pytest.fixture
@@ -69,7 +68,7 @@ def test_a_main_without_anything_to_verify_is_never_red(
 def test_red_changes_pass_on_an_allowed_red_main_until_a_merge_turns_it_green() -> None:
     state = new_state(planned("a"), planned("b", "a"), planned("c", "b"))
     state.sprint.main_health.baseline = ""
-    state.sprint.settings = msgspec.structs.replace(state.sprint.settings, allow_red=True)
+    configure(state, allow_red=True)
     made = SprintDriver(state)
     made.tick()
     _end(made, exit_code=1)
@@ -112,7 +111,7 @@ def test_a_change_that_removes_the_tests_is_red(made: SprintDriver) -> None:
 
 
 def test_a_main_that_could_not_be_verified_is_not_called_red(made: SprintDriver) -> None:
-    made.state.sprint.settings = msgspec.structs.replace(made.state.sprint.settings, allow_red=True)
+    configure(made.state, allow_red=True)
     _end(made, internal_error="agents cannot be given / to read")
     _end(made, internal_error="agents cannot be given / to read")
     sprint = made.state.sprint
@@ -198,15 +197,13 @@ def test_after_main_is_repaired_and_resolved_the_change_is_merged() -> None:
     made.red.discard(commit)
     made.person.push_main()
     made.person.comment(escalation_of(made), "resolved")
-    made.run()
-    assert made.status("a") is Status.DONE
+    assert finishes(made)
 
 
 def test_a_red_change_on_a_moved_main_is_blamed_after_one_verification_of_main() -> None:
     made = begun("a")
     made.finish("a")
-    made.person.push_main()
-    made.settle()
+    act(made).push_main()
     made.red.add(made.task("a").change.head)
     verify(made, "a")
     assert made.task("a").review.rejected == ()
@@ -262,8 +259,7 @@ def test_a_red_main_opens_one_issue_for_all_waiting_changes() -> None:
     made.person.push_main()
     (issue,) = [t.escalation.issue for t in made.state.tasks.values() if t.escalation.issue]
     made.person.comment(issue, "resolved")
-    made.run()
-    assert set(made.statuses().values()) == {"Done"}
+    assert finishes(made)
 
 
 @pytest.mark.parametrize("how", [{"internal_error": "no disk"}, {}])
@@ -272,8 +268,7 @@ def test_if_main_is_green_or_unverifiable_the_change_is_judged_by_its_own_result
 ) -> None:
     made = begun("a")
     made.finish("a")
-    made.person.push_main()
-    made.settle()
+    act(made).push_main()
     made.red.add(made.task("a").change.head)
     verify(made, "a")
     verify_main(made, **how)
