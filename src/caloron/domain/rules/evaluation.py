@@ -265,8 +265,9 @@ class Evaluation:
 
     def step_of(self, task: Task) -> Step:
         """Return the step of a task; in a damaged state, one that its status allows."""
-        step = _STEP_BY_STATUS.get(task.status) or self._step_of_started(task)
-        return step if step.status is task.status else FIRST_STEP[task.status]
+        started = task.status in (Status.IN_PROGRESS, Status.IN_REVIEW)
+        step = self._step_of_started(task) if started else None
+        return step if step and step.status is task.status else FIRST_STEP[task.status]
 
     def _step_of_started(self, task: Task) -> Step:
         merge, work = task.merge, task.work
@@ -278,7 +279,7 @@ class Evaluation:
             approved = work.batch or approved_head(self, task)
             return Step.MERGE_VERIFYING if approved else Step.VERIFYING
         if work:
-            return _STEP_BY_ROLE[work.role]
+            return STEP_BY_ROLE[work.role]
         in_progress = task.status is Status.IN_PROGRESS
         return Step.PUBLISHING if in_progress else self._step_in_review(task)
 
@@ -504,15 +505,7 @@ class Evaluation:
         self.close_issue(task.escalation.issue, cause, task)
 
 
-_STEP_BY_STATUS = {
-    Status.PENDING: Step.WAITING,
-    Status.READY: Step.READY,
-    Status.BLOCKED: Step.BLOCKED,
-    Status.ESCALATED: Step.ESCALATED,
-    Status.DONE: Step.DONE,
-    Status.CANCELLED: Step.CANCELLED,
-}
-_STEP_BY_ROLE: dict[Role, Step] = {
+STEP_BY_ROLE: dict[Role, Step] = {
     "implement": Step.IMPLEMENTING,
     "fix": Step.FIXING,
     "resolve": Step.RESOLVING,

@@ -10,7 +10,7 @@ import msgspec
 
 from caloron.domain.model.effects import ClosePull, MakeRevert, Merge, OpenPull, ReopenIssue
 from caloron.domain.model.facts import EffectDone, EffectFailed, WorkEnded
-from caloron.domain.model.merge import MergeWait, Revert
+from caloron.domain.model.merge import MergeWait, Outcome, Revert
 from caloron.domain.model.snapshots import PullSnapshot, marker_key
 from caloron.domain.model.sprint import State, revert_branch
 from caloron.domain.model.status import Status
@@ -18,7 +18,6 @@ from caloron.domain.model.task import Task
 from caloron.domain.reporting import forge_texts
 from caloron.domain.rules.evaluation import Evaluation
 from caloron.domain.rules.verdicts import send_back_or_escalate
-from caloron.domain.rules.verification import Outcome
 from caloron.durations import Backoff
 
 _MAX_STALE = 5
@@ -189,16 +188,16 @@ def verification_ended(
         if fact.conflicts:
             files = ", ".join(fact.conflicts)
             _give_up(evaluation, task, f"main is red and #{number} cannot be taken out: {files}")
-        elif outcome.passes:
+        elif outcome.proof.passes:
             task.merge.verified = outcome.proof
         else:
             _give_up(evaluation, task, f"main is red also without #{number}: {outcome.line}")
-    elif revert and outcome.passes:
+    elif revert and outcome.proof.passes:
         task.merge.revert = _replace(revert, sound=True)
     elif revert:
         reason = f"main is red after #{number} was taken out: {outcome.line}"
         evaluation.escalate(task, reason)
-    elif outcome.passes:
+    elif outcome.proof.passes:
         task.merge.unverified = ""
         task.merge.verified = _replace(outcome.proof, head=task.change.head)
         reason = f"merged as pull request #{number}, main was verified again"

@@ -18,9 +18,8 @@ from caloron.domain.model.task import Task, Work
 from caloron.domain.reporting import forge_texts, work_log
 from caloron.domain.reporting.waiting import provider_of
 from caloron.domain.rules import merge_queue, post_merge_check
-from caloron.domain.rules.evaluation import Evaluation
+from caloron.domain.rules.evaluation import STEP_BY_ROLE, Evaluation
 from caloron.domain.rules.verdicts import (
-    ChangesNeeded,
     has_both,
     parse_verdict,
     send_back_or_escalate,
@@ -228,12 +227,11 @@ def _judge_review(evaluation: Evaluation, ended: Ended) -> None:
 def _clear_request(evaluation: Evaluation, ended: Ended) -> str | None:
     """Return the request of a clear verdict, empty for an approval; None: the work runs again."""
     task, work, fact, _ = ended
-    verdict = parse_verdict(fact.answer)
+    request = parse_verdict(fact.answer)
     task.forgive()
-    if verdict is None:
+    if request is None:
         _ask_again(evaluation, ended)
         return None
-    request = verdict.reason if isinstance(verdict, ChangesNeeded) else ""
     if not request and work.edits != task.conversation.edits:
         # The approval is about a text of the task that was changed since.
         again = evaluation.new_work(task, work.role, head=work.head, log=work.verify_log)
@@ -298,7 +296,7 @@ def _judge_verification(evaluation: Evaluation, ended: Ended) -> None:
         post_merge_check.verification_ended(evaluation, task, fact, outcome)
     elif work.batch:
         merge_queue.batch_verified(evaluation, work, fact, outcome)
-    elif outcome.passes:
+    elif outcome.proof.passes:
         task.merge.verified = outcome.proof
     elif work.reason and main_is_not_suspect(evaluation.sprint, outcome.proof.base):
         # Red again after a fix round that changed nothing.
@@ -353,11 +351,7 @@ def _any(_ended: Ended) -> bool:
 
 
 _STEPS: dict[Role, frozenset[Step]] = {
-    "implement": frozenset({Step.IMPLEMENTING}),
-    "fix": frozenset({Step.FIXING}),
-    "resolve": frozenset({Step.RESOLVING}),
-    "check": frozenset({Step.CHECKING}),
-    "review": frozenset({Step.REVIEWING}),
+    **{role: frozenset({step}) for role, step in STEP_BY_ROLE.items()},
     "verify": frozenset({Step.VERIFYING, Step.MERGE_VERIFYING}),
 }
 _WRITING = _STEPS["implement"] | _STEPS["fix"] | _STEPS["resolve"]
