@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from caloron.domain.model.roles import UNSUPERVISED_ROLES
 from caloron.domain.model.sprint import State
-from caloron.domain.rules.supervisor import (
-    AgentSeen,
-    Health,
-    Limits,
-    check_health,
-    decide,
-    intervene,
-)
+from caloron.domain.rules.supervisor import AgentSeen, Health, Limits, check_health, supervise
 from caloron.graph.json_text import Json
 from caloron.graph.runtime.protocols import Call
 from caloron.ledger.tick_context import log_problems
@@ -123,15 +116,14 @@ def _decide_in_sprint(inputs: Json, now: float) -> Json:
     results: list[Health] = decode_as(inputs.get("results") or [], list[Health], "results")
     limits: Limits = decode_as(inputs.get("limits") or {}, Limits, "limits")
     state = decode_state(inputs["state"])
-    steps = decide(state, results, limits, now)
-    decided = intervene(state, results, steps, now)
+    decided, steps = supervise(state, results, limits, now)
     log_problems(state, decided)
     return {
         "actions": in_process(decided.actions),
         "updated_interventions": _counts_json(_counts(decided.state)),
         "state": in_process_state(decided.state),
         "moves": in_process(decided.moves),
-        "steps": [f"{step.step}:{step.task} ({step.reason})" for step in steps],
+        "steps": steps,
     }
 
 

@@ -24,7 +24,7 @@ from caloron.domain.model.snapshots import (
 from caloron.domain.model.sprint import Planning, Sprint, SprintSettings, State
 from caloron.domain.rules.evaluate import evaluate
 from caloron.domain.rules.evaluation import Decision
-from caloron.domain.rules.supervisor import AgentSeen, Limits, check_health, decide, intervene
+from caloron.domain.rules.supervisor import AgentSeen, Limits, check_health, supervise
 
 SPRINT = "sprint-compare"
 LETTER = {
@@ -328,7 +328,7 @@ def test_a_stall_is_probed_then_restarted_then_handed_to_a_person() -> None:
             running_s=silent, silent_s=silent,
         )  # fmt: skip
         results = [check_health(agent, limits)]
-        decision = intervene(state, results, decide(state, results, limits, now), now)
+        decision, _ = supervise(state, results, limits, now)
         assert (silent, letters(decision.state)) == (silent, statuses)
         assert planned_actions(decision) == actions
         state = decision.state

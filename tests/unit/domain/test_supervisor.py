@@ -16,9 +16,9 @@ from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why
 from caloron.domain.rules.evaluation import Decision
 from caloron.domain.rules.people.state_file_edit import FileEdit, apply_file_edit
-from caloron.domain.rules.supervisor import AgentSeen, Limits, check_health, decide, intervene
+from caloron.domain.rules.supervisor import AgentSeen, Limits, check_health, supervise
 from caloron.testing import SprintDriver, planned
-from tests.support.sprints import escalation_of
+from tests.support.sprints import act, escalation_of
 
 LIMITS = Limits(stall_s=100, timeout_s=1000, grace_s=10)
 
@@ -37,9 +37,7 @@ class Watch:
             running_s=running_s, silent_s=silent_s,
         )  # fmt: skip
         results = [check_health(seen, LIMITS)]
-        state = self.world.state
-        steps = decide(state, results, LIMITS, self.now)
-        decision = intervene(state, results, steps, self.now)
+        decision, _ = supervise(self.world.state, results, LIMITS, self.now)
         self.world.adopt(decision)
         return decision
 
@@ -115,7 +113,7 @@ def test_after_a_restart_only_a_finished_attempt_clears_the_count(watch: Watch) 
 def test_an_agent_of_ended_work_is_not_checked(watch: Watch) -> None:
     stale = AgentSeen(item="shop-1/a/99-fix", task="a", role="fix", running_s=9e9, silent_s=9e9)
     results = [check_health(stale, LIMITS)]
-    assert decide(watch.world.state, results, LIMITS, watch.now) == []
+    assert supervise(watch.world.state, results, LIMITS, watch.now)[1] == []
 
 
 def test_a_release_starts_the_same_work_with_a_fresh_count(watch: Watch) -> None:
@@ -125,8 +123,7 @@ def test_a_release_starts_the_same_work_with_a_fresh_count(watch: Watch) -> None
     made = watch.world
     made.settle()
     escalation = escalation_of(made)
-    made.person.comment(escalation, "resolved")
-    made.settle()
+    act(made).comment(escalation, "resolved")
     assert made.item("a") == item
     assert made.task("a").supervision.interventions == 0
     assert kinds(watch.check(silent_s=101)) == [Probe, PostComment]
@@ -149,16 +146,14 @@ def test_a_task_marked_as_done_by_hand_is_completed_and_its_dependents_start() -
     assert made.statuses() == {"a": "Done", "b": "InProgress"}
 
 
-def test_a_task_cancelled_by_hand_stays_cancelled_with_an_open_issue() -> None:
-    made = SprintDriver.start(planned("a"), planned("b", "a"))
-    imported(made, a="Cancelled")
-    made.settle()
-    assert made.statuses() == {"a": "Cancelled", "b": "Blocked"}
-    assert made.queue == {}
+def test_a_task_cancelled_by_hand_stays_cancelled_with_an_open_issue(chain: SprintDriver) -> None:
+    imported(chain, a="Cancelled")
+    chain.settle()
+    assert chain.statuses() == {"a": "Cancelled", "b": "Blocked"}
+    assert chain.queue == {}
 
 
-def test_an_escalated_task_is_released_by_hand_only_to_an_active_status() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_an_escalated_task_is_released_by_hand_only_to_an_active_status(made: SprintDriver) -> None:
     for _ in range(2):
         made.finish("a", exit_code=1, changes=False)
     for nonsense in ("Foo", "Blocked", ""):
