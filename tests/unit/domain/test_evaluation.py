@@ -23,7 +23,7 @@ from caloron.domain.rules import workflow
 from caloron.domain.rules.evaluation import Evaluation, RuleFailed
 from caloron.domain.rules.people.state_file_edit import FileEdit, apply_file_edit
 from caloron.testing import SprintDriver, new_state, planned
-from tests.support.sprints import SPRINT, issue_of
+from tests.support.sprints import SPRINT, finishes, issue_of
 from tests.unit.domain.test_post_merge_check import merge_into_moved_main
 
 
@@ -200,8 +200,8 @@ WIDE = (
     "_account",
     "_end_or_go_on",
     "planning.advance",
-    "_follow_plan_issue",
-    "_conclude_plan_issue",
+    "plan_issue.advance",
+    "plan_issue.conclude",
     "progress_page.report",
 )
 
@@ -313,8 +313,7 @@ def test_a_rule_that_keeps_failing_for_one_task_pauses_the_sprint(
     )
     assert paused.state.tasks["bad"].status is Status.IN_PROGRESS
     made.state.sprint.availability.pause_reason = ""
-    made.run()
-    assert set(made.statuses().values()) == {"Done"}
+    assert finishes(made)
 
 
 # No rule makes such a state, but a defect, an edit or an older version may.

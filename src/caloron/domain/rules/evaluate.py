@@ -26,6 +26,7 @@ from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task
 from caloron.domain.reporting import progress_page
 from caloron.domain.rules import (
+    discard,
     merge_queue,
     planning,
     post_merge_check,
@@ -34,9 +35,10 @@ from caloron.domain.rules import (
     workflow,
 )
 from caloron.domain.rules.evaluation import Decision, Evaluation, decide
-from caloron.domain.rules.people import commands
+from caloron.domain.rules.people import commands, plan_issue
 from caloron.domain.rules.people.labelled_issues import add_tasks
 from caloron.domain.rules.pull_requests import bind
+from caloron.domain.rules.refusals import effect_failed
 from caloron.domain.rules.results import work_ended
 from caloron.domain.rules.scheduling import needs_person
 
@@ -47,35 +49,19 @@ def evaluate(state: State, facts: Sequence[Fact], now: float) -> Decision:
     def rules(evaluation: Evaluation) -> None:
         evaluation.apply("", _take_in, facts)
         if evaluation.sprint.discard.by:
-            from caloron.domain.rules import discard
-
             evaluation.apply("", progress_page.report)
             evaluation.apply("", discard.advance)
             return
         if evaluation.sprint.phase in ("planning", "approval"):
             evaluation.apply("", planning.advance)
-            evaluation.apply("", _follow_plan_issue)
+            evaluation.apply("", plan_issue.advance)
         if evaluation.sprint.phase in ("running", "retro", "ended") and evaluation.state.tasks:
             evaluation.apply("", _advance)
             evaluation.apply("", progress_page.report)
-            evaluation.apply("", _conclude_plan_issue)
+            evaluation.apply("", plan_issue.conclude)
             evaluation.apply("", _end_or_go_on)
 
     return decide(state, now, rules)
-
-
-def _follow_plan_issue(evaluation: Evaluation) -> None:
-    if evaluation.sprint.settings.plan_on_forge:
-        from caloron.domain.rules.people import plan_issue
-
-        plan_issue.advance(evaluation)
-
-
-def _conclude_plan_issue(evaluation: Evaluation) -> None:
-    if evaluation.sprint.planning.approval is not None:
-        from caloron.domain.rules.people import plan_issue
-
-        plan_issue.conclude(evaluation)
 
 
 def _advance(evaluation: Evaluation) -> None:
@@ -106,21 +92,13 @@ def _take_in(evaluation: Evaluation, facts: Sequence[Fact]) -> None:
     for interruption in sorted(interrupted, key=lambda f: (f.item, f.token)):
         evaluation.apply(interruption.task, _run_interrupted, interruption)
     for refusal in sorted(failed, key=lambda f: f.id):
-        evaluation.apply(refusal.task, _effect_failed, refusal)
+        evaluation.apply(refusal.task, effect_failed, refusal)
     for fact in facts:
         if isinstance(fact, Halt):
             _halted(evaluation, fact)
     for fact in facts:
         if isinstance(fact, SprintDiscarded):
-            from caloron.domain.rules import discard
-
             evaluation.apply("", discard.discard, fact)
-
-
-def _effect_failed(evaluation: Evaluation, refusal: EffectFailed) -> None:
-    from caloron.domain.rules.refusals import effect_failed
-
-    effect_failed(evaluation, refusal)
 
 
 def _work_ended(evaluation: Evaluation, end: WorkEnded) -> None:
