@@ -65,16 +65,20 @@ def parse_plan_output(raw: object, *, frameworks: tuple[str, ...] = ()) -> Plan:
 
     `tasks` is a list, or an object of tasks by their ids; both may also be in a `dag`.
     """
-    tasks = raw
-    if isinstance(tasks, Mapping) and isinstance(tasks.get("dag"), Mapping | list):
-        tasks = tasks["dag"]
-    if isinstance(tasks, Mapping):
-        tasks = tasks.get("tasks")
-    if isinstance(tasks, Mapping):
-        tasks = [_named(name, record) for name, record in tasks.items()]
+    if isinstance(raw, Mapping) and isinstance(raw.get("dag"), Mapping | list):
+        raw = raw["dag"]
+    tasks = listed_tasks(raw)
     if not isinstance(tasks, list):
         raise PlanProblem(["the graph gave no tasks: expected `tasks`, or a `dag` with them"])
     return parse_plan_file([_only_planned(task) for task in tasks], frameworks=frameworks)
+
+
+def listed_tasks(plan: Any) -> Any:
+    """Return the tasks of a plan as a list, if they are a list or an object of tasks by id."""
+    tasks = plan.get("tasks") if isinstance(plan, Mapping) else plan
+    if not isinstance(tasks, Mapping):
+        return tasks
+    return [_named(name, record) for name, record in tasks.items()]
 
 
 def _named(name: Any, record: Any) -> Any:

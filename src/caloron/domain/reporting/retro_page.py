@@ -50,8 +50,8 @@ _MAX_TEXT = 40_000
 class FeedbackItem(msgspec.Struct, frozen=True, kw_only=True):
     """The feedback of an agent about its task."""
 
-    issue_number: int | None
-    author: str
+    issue_number: int | None = None
+    author: str = ""
     is_parsed_yaml: bool = True
     parsed: Feedback
 
