@@ -10,7 +10,7 @@ from caloron.domain.compat.default_skills import default_skills
 from caloron.domain.model.feedback import Feedback
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.status import Status
-from caloron.domain.reporting.history import exit_code_of, history_record
+from caloron.domain.reporting.history import history_record
 from caloron.domain.reporting.identities import manifest_of, next_version, versions_of
 from tests.unit.domain.test_retro import run, sprint_of, task
 
@@ -94,4 +94,4 @@ def test_a_sprint_without_a_plan_has_zeros_and_no_clarity() -> None:
     record = history_record(state, ())
     assert (record["exit_code"], record["total_tasks"], record["completed_tasks"]) == (8, 0, 0)
     assert "avg_clarity" not in record
-    assert exit_code_of(sprint_of(task("a"))) == 0
+    assert history_record(sprint_of(task("a")), ())["exit_code"] == 0

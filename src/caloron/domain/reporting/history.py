@@ -28,7 +28,9 @@ def history_record(state: State, runs: Sequence[Run]) -> Record:
         "id": sprint.id,
         "completed_at": datetime.fromtimestamp(ended, UTC).isoformat(),
         "goal": sprint.goal,
-        "exit_code": exit_code_of(state),
+        "exit_code": exit_code_for(
+            stopped=sprint.planning.failure, done=kpis.completed_tasks, total=kpis.total_tasks
+        ),
         "duration_s": kpis.sprint_time_s,
         "total_tasks": kpis.total_tasks,
         "completed_tasks": kpis.completed_tasks,
@@ -43,12 +45,6 @@ def history_record(state: State, runs: Sequence[Run]) -> Record:
     if kpis.avg_clarity is not None:
         record["avg_clarity"] = kpis.avg_clarity
     return record
-
-
-def exit_code_of(state: State) -> int:
-    """Return the exit code of `caloron sprint`."""
-    done = sum(task.status == "Done" for task in state.tasks.values())
-    return exit_code_for(stopped=state.sprint.planning.failure, done=done, total=len(state.tasks))
 
 
 def remembered(id: str, record: Record) -> SprintRecord:

@@ -329,6 +329,7 @@ class Evaluation:
         heads: tuple[str, ...] = (),
         reason: str = "",
         log: str = "",
+        onto_main: bool = False,
     ) -> Work:
         """Return work with an id of its own that is not queued yet."""
         task.attempts.work_count += 1
@@ -340,6 +341,7 @@ class Evaluation:
             batch=heads,
             reason=reason,
             verify_log=log,
+            onto_main=onto_main,
             edits=task.conversation.edits,
             queued_at=self.now,
         )
@@ -355,6 +357,20 @@ class Evaluation:
     ) -> None:
         """Queue new work for a task; `why` is for the event log."""
         self.start(task, self.new_work(task, role, head=head, reason=reason), why)
+
+    def start_again(
+        self, task: Task, work: Work, why: str, *, role: Role | None = None, reason: str = ""
+    ) -> None:
+        """Queue new work in the place of other work, from the same commit and the same log."""
+        again = self.new_work(
+            task,
+            role or work.role,
+            head=work.head,
+            reason=reason,
+            log=work.verify_log,
+            onto_main=work.onto_main,
+        )
+        self.start(task, again, why)
 
     def queue(self, work: Work, reason: str, task: Task | None = None) -> Work:
         """Queue work of a task, or of the sprint itself, and return it with the current time."""

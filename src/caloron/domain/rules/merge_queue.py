@@ -17,7 +17,6 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from caloron.domain.model.effects import Merge
 from caloron.domain.model.facts import EffectDone, EffectFailed, WorkEnded
 from caloron.domain.model.merge import LONGEST_TRAIN, Member, Outcome, Train, Verified
 from caloron.domain.model.status import Status
@@ -144,21 +143,10 @@ def _is_fresh(evaluation: Evaluation, task: Task) -> bool:
 
 
 def _merge(evaluation: Evaluation, task: Task) -> None:
-    verified, pull, head = task.merge.verified, task.links.pull, task.change.head
-    if verified is None or pull is None:
-        return
-    task.merge.merging = head
-    evaluation.do(
-        Merge(
-            key=post_merge_check.merge_key(pull, head, verified.base),
-            task=task.id,
-            pull=pull,
-            head=head,
-            base=verified.base,
-            message=forge_texts.merge_message(pull, forge_texts.pull_title(task)),
-            tree=verified.tree,
-        )
-    )
+    verified, pull = task.merge.verified, task.links.pull
+    if verified and pull is not None:
+        title = forge_texts.pull_title(task)
+        post_merge_check.decide_merge(evaluation, task, pull, verified, title)
 
 
 def merge_done(evaluation: Evaluation, task: Task, fact: EffectDone) -> None:

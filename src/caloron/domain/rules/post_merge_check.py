@@ -10,7 +10,7 @@ import msgspec
 
 from caloron.domain.model.effects import ClosePull, MakeRevert, Merge, OpenPull, ReopenIssue
 from caloron.domain.model.facts import EffectDone, EffectFailed, WorkEnded
-from caloron.domain.model.merge import MergeWait, Outcome, Revert
+from caloron.domain.model.merge import MergeWait, Outcome, Revert, Verified
 from caloron.domain.model.snapshots import PullSnapshot, marker_key
 from caloron.domain.model.sprint import State, revert_branch
 from caloron.domain.model.status import Status
@@ -31,6 +31,25 @@ _replace = msgspec.structs.replace
 
 def merge_key(pull: int | None, head: str, base: str) -> str:
     return f"merge/{pull}/{head}/{base}"
+
+
+def decide_merge(
+    evaluation: Evaluation, task: Task, pull: int, verified: Verified, title: str
+) -> None:
+    """Merge a verified head, of the change or of its revert."""
+    head, base = verified.head, verified.base
+    task.merge.merging = head
+    evaluation.do(
+        Merge(
+            key=merge_key(pull, head, base),
+            task=task.id,
+            pull=pull,
+            head=head,
+            base=base,
+            message=forge_texts.merge_message(pull, title),
+            tree=verified.tree,
+        )
+    )
 
 
 def unsettled_merge(state: State) -> Task | None:
@@ -145,18 +164,7 @@ def _merge_revert(evaluation: Evaluation, task: Task, revert: Revert) -> None:
     if proof is None or proof.base != evaluation.state.main_commit():
         evaluation.start_new(task, "verify", head=revert.head)
         return
-    task.merge.merging = revert.head
-    evaluation.do(
-        Merge(
-            key=merge_key(pull.number, revert.head, proof.base),
-            task=task.id,
-            pull=pull.number,
-            head=revert.head,
-            base=proof.base,
-            message=forge_texts.merge_message(pull.number, forge_texts.revert_title(task)),
-            tree=proof.tree,
-        )
-    )
+    decide_merge(evaluation, task, pull.number, proof, forge_texts.revert_title(task))
 
 
 def _pull(evaluation: Evaluation, task: Task, revert: Revert) -> PullSnapshot | None:

@@ -19,11 +19,7 @@ from caloron.domain.reporting import forge_texts, work_log
 from caloron.domain.reporting.waiting import provider_of
 from caloron.domain.rules import merge_queue, post_merge_check
 from caloron.domain.rules.evaluation import STEP_BY_ROLE, Evaluation
-from caloron.domain.rules.verdicts import (
-    has_both,
-    parse_verdict,
-    send_back_or_escalate,
-)
+from caloron.domain.rules.verdicts import has_both, parse_verdict, send_back_or_escalate
 from caloron.domain.rules.verification import (
     main_is_not_suspect,
     outcome_of,
@@ -234,8 +230,7 @@ def _clear_request(evaluation: Evaluation, ended: Ended) -> str | None:
         return None
     if not request and work.edits != task.conversation.edits:
         # The approval is about a text of the task that was changed since.
-        again = evaluation.new_work(task, work.role, head=work.head, log=work.verify_log)
-        evaluation.start(task, again, "the text of the task was changed")
+        evaluation.start_again(task, work, "the text of the task was changed")
         return None
     return request
 

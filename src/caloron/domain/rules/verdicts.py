@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from caloron.domain.model.snapshots import (
     PullSnapshot,
     ReviewSnapshot,
@@ -144,10 +142,15 @@ def send_back_or_escalate(
     if head not in task.review.rejected:
         task.review.rejected = (*task.review.rejected, head)
     verified = task.merge.verified_head(head)
-    log = verified.log if verified else ""
-    fix = evaluation.new_work(task, "fix", head=start or head, reason=details or reason, log=log)
     red = verified is not None and not verified.passes
-    fix = msgspec.structs.replace(fix, onto_main=red or onto_main)
+    fix = evaluation.new_work(
+        task,
+        "fix",
+        head=start or head,
+        reason=details or reason,
+        log=verified.log if verified else "",
+        onto_main=red or onto_main,
+    )
     rounds = evaluation.sprint.settings.max_fix_rounds
     if len(task.review.rejected) > rounds:
         reason = f"not approved after {rounds} fix rounds: {reason}"

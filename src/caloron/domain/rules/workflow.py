@@ -113,12 +113,7 @@ PEOPLE: tuple[Rule[Any], ...] = (
         _steps(Step.FIXING),
     ),
     Rule(_steps(Step.PUBLISHING), pulls.pull_shows_head, pulls.enter_review, IDLE),
-    Rule(
-        IN_REVIEW,
-        pulls.changes_requested,
-        pulls.send_back,
-        _steps(Step.FIXING, Step.ESCALATED),
-    ),
+    Rule(IN_REVIEW, pulls.changes_requested, pulls.send_back, _steps(Step.FIXING, Step.ESCALATED)),
 )
 
 #: Dependents wait until their dependencies are done.
