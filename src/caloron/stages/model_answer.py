@@ -86,13 +86,7 @@ def answer_with_model(
         raise ValueError(f"{error} ({error.hint})" if error.hint else str(error)) from error
 
 
-def _ask_twice(
-    stage: str,
-    model: Model,
-    question: str,
-    parse: Parse,
-    call: Call | None,
-) -> Json:
+def _ask_twice(stage: str, model: Model, question: str, parse: Parse, call: Call | None) -> Json:
     """Ask a question, and once more with the reason if the answer cannot be used."""
     first = _ask(model, question, call)
     try:
@@ -118,12 +112,7 @@ def _ask(model: Model, question: str, call: Call | None) -> ModelAnswer:
     )
 
 
-def _accept(
-    stage: str,
-    model: Model,
-    parse: Parse,
-    answers: tuple[ModelAnswer, ...],
-) -> Json:
+def _accept(stage: str, model: Model, parse: Parse, answers: tuple[ModelAnswer, ...]) -> Json:
     """Return the last answer as that of the stage, with what all of them cost."""
     answer = parse(object_in(answers[-1].text), model) | {
         "written_by": "model",

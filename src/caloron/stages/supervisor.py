@@ -135,26 +135,19 @@ def _counts(state: State) -> dict[str, int]:
     }
 
 
+_MESSAGES = {
+    "probe": "@caloron-agent-{agent} is {status} at “{task}”. "
+    "How far is it, and what stands in the way?",
+    "restart": "The agent {agent} is {status} at “{task}” and is restarted. "
+    "What is in its workspace is kept.",
+    "escalate_human": "### A person is needed\n\n"
+    "- agent: {agent}\n- task: {task}\n- status: {status}\n\n"
+    "Comment `resolved` to let it go on, or `caloron:take-over` to do it yourself.",
+}
+
+
 def compose_intervention_message(inputs: Json) -> Json:
     """Return the comment on the forge about an agent that needs an intervention."""
-    agent, title = inputs["agent_id"], inputs["task_title"]
-    status, action = inputs["health_status"], inputs["action"]
-    if action == "probe":
-        message = (
-            f"@caloron-agent-{agent} is {status} at “{title}”. "
-            "How far is it, and what stands in the way?"
-        )
-    elif action == "restart":
-        message = (
-            f"The agent {agent} is {status} at “{title}” and is restarted. "
-            "What is in its workspace is kept."
-        )
-    elif action == "escalate_human":
-        message = (
-            "### A person is needed\n\n"
-            f"- agent: {agent}\n- task: {title}\n- status: {status}\n\n"
-            "Comment `resolved` to let it go on, or `caloron:take-over` to do it yourself."
-        )
-    else:
-        message = f"The agent {agent} is {status} at “{title}”."
-    return {"message": message}
+    form = _MESSAGES.get(inputs["action"], "The agent {agent} is {status} at “{task}”.")
+    agent, task, status = inputs["agent_id"], inputs["task_title"], inputs["health_status"]
+    return {"message": form.format(agent=agent, task=task, status=status)}

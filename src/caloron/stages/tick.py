@@ -105,10 +105,7 @@ def build_tick_output(inputs: Json) -> Json:
         unwrap(inputs.get(name)) or {} for name in ("eval", "supervisor", "execute_result", "poll")
     )
     return {
-        "actions_taken": [
-            *(supervised.get("steps") or []),
-            *(executed.get("actions_taken") or []),
-        ],
+        "actions_taken": [*(supervised.get("steps") or []), *(executed.get("actions_taken") or [])],
         "errors": executed.get("errors") or [],
         # The supervisor decides after the events, on the state that they left.
         "state": supervised.get("state") or evaluated.get("state"),

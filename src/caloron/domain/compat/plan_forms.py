@@ -145,10 +145,7 @@ def _unused_in_agent(agent: Mapping[Any, Any], where: str, warnings: list[str]) 
 
 
 def _check_agents(
-    item: Mapping[Any, Any],
-    where: str,
-    agents: Mapping[str, Mapping[Any, Any]],
-    errors: list[str],
+    item: Mapping[Any, Any], where: str, agents: Mapping[str, Mapping[Any, Any]], errors: list[str]
 ) -> None:
     for field in ("assigned_to", "reviewed_by"):
         name = item.get(field)

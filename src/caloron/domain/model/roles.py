@@ -43,10 +43,7 @@ class RoleSpec(NamedTuple):
 
 ROLES: dict[Role, RoleSpec] = {
     "po": RoleSpec(
-        "the planner is at work",
-        "the plan is being read",
-        shared_agent=PLANNER,
-        of_sprint=True,
+        "the planner is at work", "the plan is being read", shared_agent=PLANNER, of_sprint=True
     ),
     "implement": RoleSpec("an agent is writing the change", _TAKING_OVER, writes_code=True),
     "review": RoleSpec(

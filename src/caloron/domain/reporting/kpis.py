@@ -411,12 +411,6 @@ def trends(now: Kpis, earlier: Iterable[Kpis]) -> tuple[Trend, ...]:
         if abs(value - mean) > DEAD_BAND * abs(mean) + 1e-9:
             direction = "improved" if (value > mean) is metric.more_is_better else "degraded"
         result.append(
-            Trend(
-                metric=name,
-                now=value,
-                before=round(mean, 4),
-                n=len(before),
-                direction=direction,
-            )
+            Trend(metric=name, now=value, before=round(mean, 4), n=len(before), direction=direction)
         )
     return tuple(result)

@@ -25,12 +25,7 @@ from caloron.domain.reporting.kpis import (
     verification_of,
     worded,
 )
-from caloron.domain.reporting.learnings import (
-    FATE,
-    Improvement,
-    SprintRecord,
-    same_meaning,
-)
+from caloron.domain.reporting.learnings import FATE, Improvement, SprintRecord, same_meaning
 from caloron.domain.reporting.retro_rules import (
     RULES_SAY,
     Analysis,
