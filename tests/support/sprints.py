@@ -58,6 +58,12 @@ def finishes(driver: SprintDriver) -> bool:
     return set(driver.statuses().values()) == {"Done"}
 
 
+def finish_twice(driver: SprintDriver, task: str, **end: Any) -> None:
+    """End the work on a task twice in the same way, as when an agent or a verification fails."""
+    for _ in range(2):
+        driver.finish(task, **end)
+
+
 def issue_of(driver: SprintDriver, task: str = "a") -> int:
     """Return the number of a task's issue, which must exist."""
     return _known(driver.task(task).links.issue)

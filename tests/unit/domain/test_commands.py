@@ -20,7 +20,16 @@ from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why
 from caloron.domain.rules.people.commands import command_in
 from caloron.testing import SprintDriver, planned
-from tests.support.sprints import CALORON, PERSON, act, configure, finishes, issue_of, pull_of
+from tests.support.sprints import (
+    CALORON,
+    PERSON,
+    act,
+    configure,
+    finish_twice,
+    finishes,
+    issue_of,
+    pull_of,
+)
 
 TAKE_OVER, RETRY = "caloron:take-over", "caloron:retry"
 CANCEL, APPROVE = "caloron:cancel", "caloron:approve"
@@ -191,8 +200,7 @@ def test_retry_in_review_verifies_and_reviews_again_after_any_verdict() -> None:
 
 
 def test_retry_releases_an_escalated_task(chain: SprintDriver) -> None:
-    for _ in range(2):
-        chain.finish("a", exit_code=1, changes=False)
+    finish_twice(chain, "a", exit_code=1, changes=False)
     assert chain.status("a") is Status.ESCALATED
     say(chain, RETRY)
     assert chain.role("a") == "implement"
@@ -391,8 +399,7 @@ def test_a_later_review_replaces_an_approve_command(reviewed: SprintDriver) -> N
 
 
 def test_an_approve_command_releases_an_escalated_change(reviewed: SprintDriver) -> None:
-    for _ in range(2):
-        reviewed.finish("a", answer="hm")
+    finish_twice(reviewed, "a", answer="hm")
     assert reviewed.status("a") is Status.ESCALATED
     say(reviewed, APPROVE)
     assert reviewed.status("a") is Status.DONE
@@ -447,8 +454,7 @@ def test_a_command_is_obeyed_once_in_repeated_snapshots(chain: SprintDriver) -> 
 
 def test_a_comment_before_an_escalation_does_not_release_it(chain: SprintDriver) -> None:
     say(chain, "resolved")
-    for _ in range(2):
-        chain.finish("a", exit_code=1, changes=False)
+    finish_twice(chain, "a", exit_code=1, changes=False)
     chain.settle()
     assert chain.status("a") is Status.ESCALATED
     assert PERSON in {
@@ -496,9 +502,7 @@ def correction_comments(made: SprintDriver, n: int) -> list[str]:
 
 
 @pytest.mark.parametrize("body", ["caloron:stop", "caloron:cancel please", "Caloron:Retry!\nnow"])
-def test_an_unknown_command_is_answered_once_with_the_known_commands(
-    body: str,
-) -> None:
+def test_an_unknown_command_is_answered_once_with_the_known_commands(body: str) -> None:
     made = SprintDriver.start(planned("a"))
     n = issue_of(made)
     act(made).comment(n, body)

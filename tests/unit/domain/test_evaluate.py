@@ -24,7 +24,15 @@ from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why, why_sprint
 from caloron.domain.rules.evaluate import evaluate
 from caloron.testing import SprintDriver, new_state, planned
-from tests.support.sprints import CALORON, DIAMOND, PERSON, act, escalation_of, finishes
+from tests.support.sprints import (
+    CALORON,
+    DIAMOND,
+    PERSON,
+    act,
+    escalation_of,
+    finish_twice,
+    finishes,
+)
 
 _replace = msgspec.structs.replace
 
@@ -228,14 +236,6 @@ def test_a_sprint_whose_agents_do_well_ends_with_everything_merged() -> None:
     assert all(made.forge.issue(t.links.issue).state == "closed" for t in made.state.tasks.values())
 
 
-def test_a_dependent_starts_when_its_dependency_is_merged_and_not_before() -> None:
-    made = SprintDriver.start(planned("a"), planned("b", "a"))
-    while made.status("a") is not Status.DONE:
-        assert made.status("b") is Status.PENDING
-        made.finish("a")
-    assert made.status("b") is Status.IN_PROGRESS
-
-
 def test_an_agent_that_fails_is_tried_once_more_then_a_person_is_asked(chain: SprintDriver) -> None:
     chain.finish("a", exit_code=3, changes=False, answer="boom")
     assert chain.role("a") == "implement"
@@ -250,8 +250,7 @@ def test_an_agent_that_fails_is_tried_once_more_then_a_person_is_asked(chain: Sp
 
 def test_a_release_brings_the_task_and_its_dependents_back() -> None:
     made = SprintDriver.start(planned("a"), planned("b", "a"), planned("c", "b"))
-    for _ in range(2):
-        made.finish("a", exit_code=1, changes=False)
+    finish_twice(made, "a", exit_code=1, changes=False)
     assert made.statuses() == {"a": "Escalated", "b": "Blocked", "c": "Blocked"}
     escalation = escalation_of(made)
     act(made).comment(escalation, "resolved")

@@ -6,7 +6,7 @@ A rule that fails and names no task: the sprint pauses as it is.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from caloron.domain.model.effects import CancelWork, PostComment
-from caloron.domain.model.facts import EffectDone, EffectFailed, PlanApproved, WorkEnded
+from caloron.domain.model.facts import EffectDone, EffectFailed, PlanApproved, Refusal, WorkEnded
 from caloron.domain.model.merge import Verified
 from caloron.domain.model.status import IllegalTransition, Status
 from caloron.domain.model.task import Task, Work
@@ -126,9 +126,7 @@ def test_a_released_task_continues_where_the_rule_failed(monkeypatch: pytest.Mon
     assert made.status("bad") is Status.DONE
 
 
-def test_rules_that_never_settle_are_stopped_and_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rules_that_never_settle_are_stopped_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule that changes a task on each pass, with an action and without one."""
     for act in (True, False):
         made = SprintDriver.start(*PLAN)
@@ -377,18 +375,7 @@ def _stray_fact(world: SprintDriver, data: st.DataObject) -> None:
             ]
         )
     )
-    refusals = st.sampled_from(
-        [
-            "refused",
-            "stale_head",
-            "stale_base",
-            "conflict",
-            "gone",
-            "waiting",
-            "checks",
-            "elsewhere",
-        ]
-    )
+    refusals = st.sampled_from(get_args(Refusal))
     facts = st.one_of(
         st.builds(EffectDone, key=st.just(key), task=st.just("bad"), kind=kinds, commit=_COMMIT),
         st.builds(

@@ -242,13 +242,6 @@ def test_a_text_changed_after_the_approval_is_not_approved(made: SprintDriver) -
     assert made.task(f"issue-{n}").plan.agent_prompt == "evil"
 
 
-def test_a_later_edit_of_an_untrusted_author_is_ignored(made: SprintDriver) -> None:
-    n = untrusted_issue(made)
-    act(made, "anna").comment(n, "caloron:approve")
-    act(made).edit_issue(n, "evil")
-    assert made.task(f"issue-{n}").plan.agent_prompt == "first text"
-
-
 def test_a_persons_approval_of_the_change_survives_a_changed_text(reviewed: SprintDriver) -> None:
     reviewed.person.review(pull_of(reviewed), "approved")
     act(reviewed).edit_issue(issue_of(reviewed), "Do something else")

@@ -112,9 +112,7 @@ def test_one_ready_change_on_a_main_that_moved_costs_one() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 8])
-def test_ready_changes_are_verified_once_together_and_merged_in_order(
-    count: int,
-) -> None:
+def test_ready_changes_are_verified_once_together_and_merged_in_order(count: int) -> None:
     made = ready(count)
     heads = tuple(head(made, name) for name in NAMES[:count])
     assert made.work("a").batch == heads

@@ -32,6 +32,11 @@ def awaiting_approval(*plan: object) -> SprintDriver:
     return made
 
 
+@pytest.fixture
+def made() -> SprintDriver:
+    return awaiting_approval()
+
+
 def number(made: SprintDriver) -> int:
     plan = made.state.sprint.planning.approval
     assert plan is not None
@@ -55,8 +60,7 @@ def answers(made: SprintDriver) -> list[str]:
     return [text for _, text in sorted(comments)]
 
 
-def test_a_plan_that_waits_for_approval_is_one_issue_on_the_forge() -> None:
-    made = awaiting_approval()
+def test_a_plan_that_waits_for_approval_is_one_issue_on_the_forge(made: SprintDriver) -> None:
     assert phase(made) == "approval"
     (create,) = made.effects(CreateIssue)
     assert isinstance(create, CreateIssue)
@@ -86,8 +90,7 @@ def test_an_approved_plan_issue_is_closed_and_names_the_issues_of_the_tasks() ->
     assert finishes(made)
 
 
-def test_an_approval_at_the_terminal_closes_the_issue() -> None:
-    made = awaiting_approval()
+def test_an_approval_at_the_terminal_closes_the_issue(made: SprintDriver) -> None:
     made.tick(PlanApproved())
     made.settle()
     assert phase(made) == "running"
@@ -95,22 +98,19 @@ def test_an_approval_at_the_terminal_closes_the_issue() -> None:
 
 
 @pytest.mark.parametrize("body", ["approve", "I caloron:approve", "caloron:approve it", "fine"])
-def test_only_the_whole_first_line_approves(body: str) -> None:
-    made = awaiting_approval()
+def test_only_the_whole_first_line_approves(body: str, made: SprintDriver) -> None:
     act(made).comment(number(made), body)
     assert phase(made) == "approval"
 
 
-def test_the_command_of_an_untrusted_author_is_ignored() -> None:
-    made = awaiting_approval()
+def test_the_command_of_an_untrusted_author_is_ignored(made: SprintDriver) -> None:
     seen = made.person.comment(number(made), "caloron:approve")
     made.facts[:] = [msgspec.structs.replace(seen, trusted=False, version=seen.version + 1)]
     made.tick()
     assert phase(made) == "approval"
 
 
-def test_an_edit_of_the_block_replaces_the_plan_and_is_answered() -> None:
-    made = awaiting_approval()
+def test_an_edit_of_the_block_replaces_the_plan_and_is_answered(made: SprintDriver) -> None:
     edit(made, "Title of b", "Something else")
     assert made.task("b").plan.title == "Something else"
     assert len(answers(made)) == 1
@@ -145,8 +145,7 @@ def test_an_invalid_edit_changes_nothing_and_is_answered_once_with_every_error()
     assert len(answers(made)) == 1
 
 
-def test_an_invalid_plan_is_approved_only_after_its_correction() -> None:
-    made = awaiting_approval()
+def test_an_invalid_plan_is_approved_only_after_its_correction(made: SprintDriver) -> None:
     edit(made, '"id": "a"', '"id": "A!"')
     act(made).comment(number(made), "caloron:approve")
     assert phase(made) == "approval"
@@ -156,22 +155,19 @@ def test_an_invalid_plan_is_approved_only_after_its_correction() -> None:
     assert phase(made) == "running"
 
 
-def test_a_reverted_edit_restores_the_first_plan() -> None:
-    made = awaiting_approval()
+def test_a_reverted_edit_restores_the_first_plan(made: SprintDriver) -> None:
     edit(made, "Title of b", "Something else")
     edit(made, '"title": "Something else"', '"title": "Title of b"')
     assert made.task("b").plan.title == "Title of b"
 
 
-def test_a_deleted_block_is_reported_and_the_plan_stays() -> None:
-    made = awaiting_approval()
+def test_a_deleted_block_is_reported_and_the_plan_stays(made: SprintDriver) -> None:
     act(made).edit_issue(number(made), "no plan any more")
     assert set(made.state.tasks) == {"a", "b"}
     assert "no block of JSON" in answers(made)[0]
 
 
-def test_a_plan_that_was_edited_at_the_terminal_is_shown_in_the_issue() -> None:
-    made = awaiting_approval()
+def test_a_plan_that_was_edited_at_the_terminal_is_shown_in_the_issue(made: SprintDriver) -> None:
     made.tick(PlanEdited(tasks=(planned("c"),), at=1.0))
     made.settle()
     assert '"id": "c"' in made.forge.issue(number(made)).body
@@ -180,8 +176,7 @@ def test_a_plan_that_was_edited_at_the_terminal_is_shown_in_the_issue() -> None:
     assert made.task("c").plan.title == "Another title"
 
 
-def test_an_edit_on_the_forge_wins_over_an_edit_at_the_terminal() -> None:
-    made = awaiting_approval()
+def test_an_edit_on_the_forge_wins_over_an_edit_at_the_terminal(made: SprintDriver) -> None:
     made.tick(PlanEdited(tasks=(planned("c"),), at=1.0))
     edit(made, "Title of b", "From the forge")
     assert made.task("b").plan.title == "From the forge"
@@ -203,8 +198,7 @@ def test_closing_the_issue_declines_the_plan_and_reopening_it_waits_again() -> N
     assert "waits for your yes" in why_sprint(made.state.sprint)
 
 
-def test_other_commands_are_answered_on_the_plan_issue() -> None:
-    made = awaiting_approval()
+def test_other_commands_are_answered_on_the_plan_issue(made: SprintDriver) -> None:
     act(made).comment(number(made), "caloron:retry")
     assert "is approved with `caloron:approve`" in answers(made)[0]
 

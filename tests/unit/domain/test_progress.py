@@ -10,7 +10,16 @@ from caloron.domain.model.snapshots import CommentSnapshot, has_section, marker_
 from caloron.domain.model.sprint import Unavailable
 from caloron.domain.reporting.progress_page import page, progress_key, section_name
 from caloron.testing import SprintDriver, planned
-from tests.support.sprints import SPRINT, act, configure, escalation_of, finishes, issue_of, pull_of
+from tests.support.sprints import (
+    SPRINT,
+    act,
+    configure,
+    escalation_of,
+    finish_twice,
+    finishes,
+    issue_of,
+    pull_of,
+)
 
 
 def comments(made: SprintDriver, task: str) -> list[CommentSnapshot]:
@@ -86,8 +95,7 @@ def test_the_comment_of_an_escalated_task_names_its_stop_and_its_next_step() -> 
     made.bring_to_review("a")
     head = made.task("a").change.head
     made.finish("a", answer="CHANGES_NEEDED: no tests")
-    for _ in range(2):
-        made.finish("a", changes=False, exit_code=3, session="talk")
+    finish_twice(made, "a", changes=False, exit_code=3, session="talk")
     body = comments(made, "a")[0].body
     assert f"| stopped at | {head} on agent/a/shop-1 |" in body
     assert f"| then follows | fix from {head} with the conversation so far |" in body
@@ -121,12 +129,6 @@ def test_a_newer_update_replaces_a_pending_update(reviewed: SprintDriver) -> Non
     reviewed.tick()
     waiting = [e for e in reviewed.journal if isinstance(e, ReportProgress)]
     assert len(waiting) == 1
-
-
-def test_the_same_ticks_again_plan_nothing(made: SprintDriver) -> None:
-    made.settle()
-    decision = made.tick()
-    assert not [a for a in decision.actions if isinstance(a, ReportProgress)]
 
 
 def test_a_refused_comment_delays_no_task(made: SprintDriver) -> None:

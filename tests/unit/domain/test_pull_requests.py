@@ -9,7 +9,7 @@ from caloron.domain.model.effects import CancelWork, Merge, Push, StartWork
 from caloron.domain.model.snapshots import PullSnapshot
 from caloron.domain.model.status import Status
 from caloron.testing import SprintDriver, planned
-from tests.support.sprints import act, escalation_of, finishes, issue_of, pull_of
+from tests.support.sprints import act, escalation_of, finish_twice, finishes, issue_of, pull_of
 
 
 def in_review() -> SprintDriver:
@@ -126,8 +126,7 @@ def test_a_failed_verification_is_fixed_although_a_person_approved_the_change() 
     made.person.push_main()
     made.red.add(task.change.head)
     act(made).review(pull_of(made), "approved")
-    made.finish("a")
-    made.finish("a")
+    finish_twice(made, "a")
     assert made.role("a") == "fix"
     assert finishes(made)
 
@@ -137,8 +136,7 @@ def test_an_approval_of_a_change_that_never_verified_does_not_merge_it() -> None
     made.finish("a")
     head = made.task("a").change.head
     made.red.add(head)
-    made.finish("a")
-    made.finish("a")
+    finish_twice(made, "a")
     assert made.status("a") is Status.ESCALATED
     act(made).review(pull_of(made), "approved")
     assert made.role("a") == "verify"
@@ -197,8 +195,7 @@ def test_a_merge_into_another_branch_escalates(reviewed: SprintDriver) -> None:
 
 def test_a_pull_request_that_is_closed_while_its_task_is_escalated_can_still_be_released() -> None:
     made = in_review()
-    for _ in range(2):
-        made.finish("a", answer="hm")
+    finish_twice(made, "a", answer="hm")
     assert made.status("a") is Status.ESCALATED
     act(made).close_pull(pull_of(made))
     act(made).comment(escalation_of(made), "resolved")
@@ -325,8 +322,7 @@ def test_a_verdict_on_a_just_closed_pull_request_is_ignored(answer: str) -> None
 
 def escalated() -> SprintDriver:
     made = in_review()
-    for _ in range(2):
-        made.finish("a", answer="hm")
+    finish_twice(made, "a", answer="hm")
     assert made.status("a") is Status.ESCALATED
     return made
 

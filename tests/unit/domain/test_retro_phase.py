@@ -159,11 +159,7 @@ def test_the_retro_pays_an_interrupted_run() -> None:
 )
 def test_a_failure_ends_the_sprint_at_once_with_the_reason(end: WorkEnded, reason: str) -> None:
     sprint = after(after(settled()).state, end).state.sprint
-    assert (sprint.phase, sprint.retro.answer, sprint.retro.problem) == (
-        "ended",
-        None,
-        reason,
-    )
+    assert (sprint.phase, sprint.retro.answer, sprint.retro.problem) == ("ended", None, reason)
     assert (
         sprint.availability.pause_reason,
         sprint.availability.providers,

@@ -113,9 +113,7 @@ def test_an_approval_after_rework_counts(in_review: Sprint) -> None:
     assert in_review.tick(merged(100)) == ["done:#10"]
 
 
-def test_a_new_commit_is_reviewed_again_and_old_reviews_do_not_count_for_it(
-    sprint: Sprint,
-) -> None:
+def test_a_new_commit_is_reviewed_again_and_old_reviews_do_not_count_for_it(sprint: Sprint) -> None:
     sprint.tick(issue(10))
     sprint.tick(opened(100, 10, "a1"))
     sprint.tick(review(100, "changes_requested", 1))

@@ -18,7 +18,7 @@ from caloron.domain.rules.evaluation import Decision
 from caloron.domain.rules.people.state_file_edit import FileEdit, apply_file_edit
 from caloron.domain.rules.supervisor import AgentSeen, Limits, check_health, supervise
 from caloron.testing import SprintDriver, planned
-from tests.support.sprints import act, escalation_of
+from tests.support.sprints import act, escalation_of, finish_twice
 
 LIMITS = Limits(stall_s=100, timeout_s=1000, grace_s=10)
 
@@ -70,9 +70,7 @@ def test_silence_is_probed_then_restarted_then_escalated(watch: Watch) -> None:
     assert watch.world.status("b") is Status.BLOCKED
 
 
-def test_a_busy_agent_over_its_time_limit_climbs_the_same_ladder(
-    watch: Watch,
-) -> None:
+def test_a_busy_agent_over_its_time_limit_climbs_the_same_ladder(watch: Watch) -> None:
     assert kinds(watch.check(silent_s=0, running_s=1001)) == [Probe, PostComment]
     assert kinds(watch.check(silent_s=0, running_s=1012, after_s=11)) == [PostComment, StartWork]
 
@@ -154,8 +152,7 @@ def test_a_task_cancelled_by_hand_stays_cancelled_with_an_open_issue(chain: Spri
 
 
 def test_an_escalated_task_is_released_by_hand_only_to_an_active_status(made: SprintDriver) -> None:
-    for _ in range(2):
-        made.finish("a", exit_code=1, changes=False)
+    finish_twice(made, "a", exit_code=1, changes=False)
     for nonsense in ("Foo", "Blocked", ""):
         assert "cannot be done by hand" in imported(made, a=nonsense)["a"]
         assert made.status("a") is Status.ESCALATED
@@ -208,8 +205,7 @@ def test_every_waiting_task_names_its_reason(chain: SprintDriver) -> None:
     assert line("a") == "a reviewer is reading it, round 1"
     chain.finish("a", answer="CHANGES_NEEDED: x")
     assert line("a") == "an agent is fixing it, round 1"
-    for _ in range(2):
-        chain.finish("a", changes=False)
+    finish_twice(chain, "a", changes=False)
     assert line("a").endswith(
         f"comment `resolved` on issue #{chain.task('a').escalation.issue} to go on"
     )

@@ -61,9 +61,7 @@ def test_only_the_exact_word_approves(answer: str) -> None:
 
 
 _LINES = st.one_of(
-    st.just("APPROVED"),
-    st.builds("CHANGES_NEEDED: {}".format, st.text(min_size=1)),
-    st.text(),
+    st.just("APPROVED"), st.builds("CHANGES_NEEDED: {}".format, st.text(min_size=1)), st.text()
 )
 
 
