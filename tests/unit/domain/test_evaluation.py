@@ -52,13 +52,8 @@ def test_editing_a_task_to_done_while_its_merge_is_checked_blocks_no_other() -> 
         made.state, FileEdit(statuses={"a": "Done"}, interventions={}), made.now
     )
     made.adopt(decision)
-    done = made.task("a")
-    assert (done.merge.unverified, done.merge.revert, done.merge.merging, done.merge.waiting) == (
-        "",
-        None,
-        "",
-        None,
-    )
+    merge = made.task("a").merge
+    assert (merge.unverified, merge.merging, merge.revert, merge.waiting) == ("", "", None, None)
     for kind in ("merge", "revert", "open_pull"):
         made.facts.append(
             EffectFailed(key="old", task="a", kind=kind, refusal="refused", message="no")
@@ -69,7 +64,6 @@ def test_editing_a_task_to_done_while_its_merge_is_checked_blocks_no_other() -> 
 
 def test_a_done_task_of_an_older_ledger_with_merge_state_blocks_no_task() -> None:
     made = SprintDriver.start(planned("a"), planned("b"))
-    made.settle()
     old = made.task("a")
     old.status, old.merge.unverified, old.merge.merging = Status.DONE, "c1", "c1"
     made.queue.pop(made.item("a"))
@@ -108,7 +102,6 @@ def test_an_illegal_move_escalates_only_its_task_and_undoes_the_rule(
 
 def test_a_released_task_continues_where_the_rule_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     made = SprintDriver.start(*PLAN)
-    made.settle()
     with monkeypatch.context() as broken:
 
         def breaks(evaluation: Evaluation, task: Task) -> None:
@@ -198,8 +191,8 @@ WIDE = (
     "_account",
     "_end_or_go_on",
     "planning.advance",
-    "plan_issue.advance",
-    "plan_issue.conclude",
+    "_follow_plan_issue",
+    "_conclude_plan_issue",
     "progress_page.report",
 )
 

@@ -27,7 +27,6 @@ from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task
 from caloron.domain.reporting import progress_page
 from caloron.domain.rules import (
-    discard,
     merge_queue,
     planning,
     post_merge_check,
@@ -36,7 +35,7 @@ from caloron.domain.rules import (
     workflow,
 )
 from caloron.domain.rules.evaluation import Decision, Evaluation, decide
-from caloron.domain.rules.people import commands, plan_issue
+from caloron.domain.rules.people import commands
 from caloron.domain.rules.people.labelled_issues import add_tasks
 from caloron.domain.rules.pull_requests import bind
 from caloron.domain.rules.refusals import effect_failed
@@ -52,19 +51,35 @@ def evaluate(state: State, facts: Sequence[Fact], now: float) -> Decision:
     def rules(evaluation: Evaluation) -> None:
         evaluation.apply("", _take_in, facts)
         if evaluation.sprint.discard.by:
+            from caloron.domain.rules import discard
+
             evaluation.apply("", progress_page.report)
             evaluation.apply("", discard.advance)
             return
         if evaluation.sprint.phase in ("planning", "approval"):
             evaluation.apply("", planning.advance)
-            evaluation.apply("", plan_issue.advance)
+            evaluation.apply("", _follow_plan_issue)
         if evaluation.sprint.phase in ("running", "retro", "ended") and evaluation.state.tasks:
             evaluation.apply("", _advance)
             evaluation.apply("", progress_page.report)
-            evaluation.apply("", plan_issue.conclude)
+            evaluation.apply("", _conclude_plan_issue)
             evaluation.apply("", _end_or_go_on)
 
     return decide(state, now, rules)
+
+
+def _follow_plan_issue(evaluation: Evaluation) -> None:
+    if evaluation.sprint.settings.plan_on_forge:
+        from caloron.domain.rules.people import plan_issue
+
+        plan_issue.advance(evaluation)
+
+
+def _conclude_plan_issue(evaluation: Evaluation) -> None:
+    if evaluation.sprint.planning.approval is not None:
+        from caloron.domain.rules.people import plan_issue
+
+        plan_issue.conclude(evaluation)
 
 
 def _advance(evaluation: Evaluation) -> None:
@@ -95,6 +110,8 @@ def _take_in(evaluation: Evaluation, facts: Sequence[Fact]) -> None:
     for halt in _of_kind(Halt, facts):
         _halted(evaluation, halt)
     for discarded in _of_kind(SprintDiscarded, facts):
+        from caloron.domain.rules import discard
+
         evaluation.apply("", discard.discard, discarded)
 
 
