@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import NamedTuple
 
 import msgspec
@@ -53,10 +53,10 @@ class Ended(NamedTuple):
 class ResultRule(NamedTuple):
     """In these steps, after this result, this action is taken, and leads to these steps."""
 
-    steps: frozenset[Step]
+    steps: Set[Step]
     when: Callable[[Ended], bool]
     do: Callable[[Evaluation, Ended], None]
-    then: frozenset[Step]
+    then: Set[Step]
 
 
 def work_ended(evaluation: Evaluation, fact: WorkEnded) -> None:
@@ -345,9 +345,9 @@ def _any(_ended: Ended) -> bool:
     return True
 
 
-_STEPS: dict[Role, frozenset[Step]] = {
-    **{role: frozenset({step}) for role, step in STEP_BY_ROLE.items()},
-    "verify": frozenset({Step.VERIFYING, Step.MERGE_VERIFYING}),
+_STEPS: dict[Role, Set[Step]] = {
+    **{role: {step} for role, step in STEP_BY_ROLE.items()},
+    "verify": {Step.VERIFYING, Step.MERGE_VERIFYING},
 }
 _WRITING = _STEPS["implement"] | _STEPS["fix"] | _STEPS["resolve"]
 _JUDGING = _STEPS["review"] | _STEPS["check"]
@@ -355,29 +355,27 @@ _WORKING = _WRITING | _JUDGING | _STEPS["verify"]
 
 #: What follows from the end of work; the first row whose result matches is applied.
 RESULTS: tuple[ResultRule, ...] = (
-    ResultRule(_WORKING, _internal_error, _retry, frozenset({Step.ESCALATED})),
-    ResultRule(_STEPS["verify"], _conflict_with_main, _resolve, frozenset({Step.RESOLVING})),
+    ResultRule(_WORKING, _internal_error, _retry, {Step.ESCALATED}),
+    ResultRule(_STEPS["verify"], _conflict_with_main, _resolve, {Step.RESOLVING}),
     ResultRule(
         _STEPS["verify"],
         _any,
         _judge_verification,
-        frozenset(
-            {Step.REVIEW_QUEUED, Step.MERGE_QUEUED, Step.FIXING, Step.MAIN_SUSPECT, Step.ESCALATED}
-        ),
+        {Step.REVIEW_QUEUED, Step.MERGE_QUEUED, Step.FIXING, Step.MAIN_SUSPECT, Step.ESCALATED},
     ),
-    ResultRule(_WRITING | _JUDGING, _failed_agent, _retry, frozenset({Step.ESCALATED})),
-    ResultRule(_STEPS["check"], _any, _judge_check, frozenset({Step.DONE, Step.ESCALATED})),
+    ResultRule(_WRITING | _JUDGING, _failed_agent, _retry, {Step.ESCALATED}),
+    ResultRule(_STEPS["check"], _any, _judge_check, {Step.DONE, Step.ESCALATED}),
     ResultRule(
         _STEPS["review"],
         _any,
         _judge_review,
-        frozenset({Step.POSTING_VERDICT, Step.FIXING, Step.DONE, Step.ESCALATED}),
+        {Step.POSTING_VERDICT, Step.FIXING, Step.DONE, Step.ESCALATED},
     ),
-    ResultRule(_WRITING, _conflict_left, _retry, frozenset({Step.ESCALATED})),
-    ResultRule(_WRITING, _committed, _publish_commit, frozenset({Step.PUBLISHING})),
-    ResultRule(_STEPS["fix"], _unchanged_and_red, _verify_again, frozenset({Step.VERIFYING})),
-    ResultRule(_STEPS["implement"], _unchanged, _review_nothing, frozenset({Step.REVIEW_QUEUED})),
-    ResultRule(_WRITING, _any, _retry, frozenset({Step.ESCALATED})),
+    ResultRule(_WRITING, _conflict_left, _retry, {Step.ESCALATED}),
+    ResultRule(_WRITING, _committed, _publish_commit, {Step.PUBLISHING}),
+    ResultRule(_STEPS["fix"], _unchanged_and_red, _verify_again, {Step.VERIFYING}),
+    ResultRule(_STEPS["implement"], _unchanged, _review_nothing, {Step.REVIEW_QUEUED}),
+    ResultRule(_WRITING, _any, _retry, {Step.ESCALATED}),
 )
 
 
