@@ -161,7 +161,7 @@ def execute_actions(inputs: Json) -> Json:
         if isinstance(inputs.get(name), list)
         for action in inputs[name]
     ]
-    if actions and all(_is_stateless_action(action) for action in actions):
+    if actions and all(isinstance(a, dict) and a.keys() & {"task_id", "agent_id"} for a in actions):
         return {
             "actions_taken": [action_summary(action) for action in actions],
             "errors": [],
@@ -173,10 +173,6 @@ def execute_actions(inputs: Json) -> Json:
         "errors": [],
         "rows": in_process(rows),
     }
-
-
-def _is_stateless_action(action: Json) -> bool:
-    return isinstance(action, dict) and ("task_id" in action or "agent_id" in action)
 
 
 def _actions(inputs: Json, name: str) -> tuple[Action, ...]:

@@ -175,12 +175,8 @@ def write_retro_report(inputs: Json) -> Json:
     retro = Retro(
         state=state,
         kpis=kpis,
-        agents=(),
-        roles=(),
         feedback=tuple(decode_feedback(inputs.get("feedback_items"))),
         analysis=_parse_analysis(inputs.get("analysis")) or analyze(state, kpis),
-        trends=(),
-        improvements=(),
         analysed_by=_model_name(inputs.get("analysis")),
     )
     return {"report_markdown": retro_page(retro)}

@@ -151,7 +151,8 @@ def decode_kpis(value: Json) -> Kpis:
 def decode_feedback(value: Json) -> list[FeedbackItem]:
     """Decode the feedback of agents, without comments that could not be parsed."""
     items: list[Json] = decode_as(value or [], list[Any], "feedback_items")
-    parsed = [item for item in items if not isinstance(item, dict) or item.get("parsed")]
+    # Anything but an object is refused by the conversion.
+    parsed = [i for i in items if not isinstance(i, dict) or i.get("parsed") is not None]
     return decode_as(parsed, list[FeedbackItem], "feedback_items")
 
 

@@ -135,14 +135,10 @@ def _why_queued(state: State, task: Task, role: Role, now: float) -> str:
 
 
 def _why_escalated(_state: State, task: Task, _now: float) -> str:
-    return f"{task.reason}; {_how_to_release(task)}"
-
-
-def _how_to_release(task: Task) -> str:
-    place = task.links.issue if task.escalation.issue is None else task.escalation.issue
-    if place is None:
-        return "edit its status in the sprint's file to go on"
-    return f"comment `resolved` on issue #{place} to go on"
+    issue = task.links.issue if task.escalation.issue is None else task.escalation.issue
+    if issue is None:
+        return f"{task.reason}; edit its status in the sprint's file to go on"
+    return f"{task.reason}; comment `resolved` on issue #{issue} to go on"
 
 
 _LINES: dict[Step, str | Callable[[State, Task, float], str]] = {

@@ -56,12 +56,12 @@ class Retro(msgspec.Struct, frozen=True, kw_only=True):
 
     state: State
     kpis: Kpis
-    agents: tuple[AgentKpis, ...]
-    roles: tuple[RoleKpis, ...]
+    agents: tuple[AgentKpis, ...] = ()
+    roles: tuple[RoleKpis, ...] = ()
     feedback: tuple[FeedbackItem, ...]
     analysis: Analysis
-    trends: tuple[Trend, ...]
-    improvements: tuple[Improvement, ...]
+    trends: tuple[Trend, ...] = ()
+    improvements: tuple[Improvement, ...] = ()
     #: Who wrote the analysis, if the rules did not.
     analysed_by: str = ""
 

@@ -415,7 +415,7 @@ class Evaluation:
         """Comment on the issue of a task, or on another conversation about it."""
         number = task.links.issue if on is None else on
         if number is not None:
-            key = forge_texts.comment_key(self.sprint.id, task.id, purpose, cause)
+            key = f"comment/{self.sprint.id}/{task.id}/{purpose}/{cause}"
             self.post_comment(number, key, text, task.id)
 
     def add_label(self, task: Task, name: str) -> None:

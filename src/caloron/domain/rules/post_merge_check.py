@@ -264,7 +264,7 @@ def _give_up(evaluation: Evaluation, task: Task, reason: str) -> None:
 
 
 def _key(evaluation: Evaluation, task: Task, revert: Revert) -> str:
-    return forge_texts.revert_key(evaluation.sprint.id, task.id, revert.number)
+    return f"revert/{evaluation.sprint.id}/{task.id}/{revert.number}"
 
 
 def _pull_key(evaluation: Evaluation, task: Task, revert: Revert) -> str:
