@@ -64,6 +64,11 @@ def finish_twice(driver: SprintDriver, task: str, **end: Any) -> None:
         driver.finish(task, **end)
 
 
+def phase(driver: SprintDriver) -> str:
+    """Return the phase of the sprint."""
+    return driver.state.sprint.phase
+
+
 def issue_of(driver: SprintDriver, task: str = "a") -> int:
     """Return the number of a task's issue, which must exist."""
     return _known(driver.task(task).links.issue)

@@ -7,27 +7,19 @@ import pytest
 
 from caloron.domain.model.effects import CreateIssue, Merge
 from caloron.domain.model.plan import PlannedTask
-from caloron.domain.model.snapshots import CommentSnapshot, marker, with_section
+from caloron.domain.model.snapshots import marker, with_section
 from caloron.domain.model.status import Status
 from caloron.domain.reporting.forge_texts import issue_body
 from caloron.domain.rules.evaluation import Evaluation
 from caloron.domain.rules.people.labelled_issues import read_text
 from caloron.testing import SprintDriver, planned
-from tests.support.sprints import act, finishes, issue_of, pull_of
+from tests.support.sprints import act, finishes, issue_of, phase, pull_of
 
 LABEL = "caloron:task"
 
 
-def phase(made: SprintDriver) -> str:
-    return made.state.sprint.phase
-
-
 def comments(made: SprintDriver, number: int) -> list[str]:
-    return [
-        o.body
-        for o in made.forge.objects.values()
-        if isinstance(o, CommentSnapshot) and o.issue == number and "<!--" in o.body
-    ]
+    return [c.body for c in made.forge.comments(number) if "<!--" in c.body]
 
 
 def test_a_labelled_issue_becomes_a_task_and_is_done_like_any_other(made: SprintDriver) -> None:

@@ -9,18 +9,13 @@ import pytest
 
 from caloron.domain.model.effects import CreateIssue
 from caloron.domain.model.facts import PlanApproved, PlanEdited
-from caloron.domain.model.snapshots import CommentSnapshot
 from caloron.domain.reporting.explain import why_sprint
 from caloron.domain.reporting.inbox import inbox_items
 from caloron.domain.rules.people.plan_issue import MAX_BODY, block_of, parse_block
 from caloron.testing import SprintDriver, new_state, planned
-from tests.support.sprints import CALORON, PERSON, act, configure, finishes
+from tests.support.sprints import CALORON, PERSON, act, configure, finishes, phase
 
 PLAN = (planned("a"), planned("b", "a"))
-
-
-def phase(made: SprintDriver) -> str:
-    return made.state.sprint.phase
 
 
 def awaiting_approval(*plan: object) -> SprintDriver:
@@ -51,19 +46,13 @@ def edit(made: SprintDriver, old: str, new: str) -> None:
 
 
 def answers(made: SprintDriver) -> list[str]:
-    comments = [
-        (o.id, o.body.split("\n\n<!--")[0])
-        for o in made.forge.objects.values()
-        if isinstance(o, CommentSnapshot) and (o.issue, o.author) == (number(made), CALORON)
-        if "<!--" in o.body
-    ]
-    return [text for _, text in sorted(comments)]
+    comments = [c for c in made.forge.comments(number(made)) if c.author == CALORON]
+    return [c.body.split("\n\n<!--")[0] for c in comments if "<!--" in c.body]
 
 
 def test_a_plan_that_waits_for_approval_is_one_issue_on_the_forge(made: SprintDriver) -> None:
     assert phase(made) == "approval"
     (create,) = made.effects(CreateIssue)
-    assert isinstance(create, CreateIssue)
     assert create.title == "Plan of sprint shop-1: a shop"
     assert create.labels == ("caloron:plan",)
     assert "| `b` | Title of b | a | change | - |" in create.body
@@ -72,20 +61,15 @@ def test_a_plan_that_waits_for_approval_is_one_issue_on_the_forge(made: SprintDr
 
 
 @pytest.mark.parametrize("who", [PERSON, CALORON])
-def test_the_command_of_a_person_approves_the_plan_even_from_our_account(who: str) -> None:
+def test_the_command_of_a_person_approves_the_plan_and_closes_its_issue(who: str) -> None:
+    """A person may use our own account."""
     made = awaiting_approval()
     act(made, who).comment(number(made), "caloron:approve\nlooks good")
     assert phase(made) == "running"
     assert made.role("a") == "implement"
-
-
-def test_an_approved_plan_issue_is_closed_and_names_the_issues_of_the_tasks() -> None:
-    made = awaiting_approval()
-    act(made).comment(number(made), "caloron:approve")
     issues = {t.id: t.links.issue for t in made.state.tasks.values()}
-    assert answers(made) == [
-        f"Approved. The tasks of this plan:\n\n- #{issues['a']} `a`\n- #{issues['b']} `b`"
-    ]
+    listed = f"- #{issues['a']} `a`\n- #{issues['b']} `b`"
+    assert answers(made)[-1] == f"Approved. The tasks of this plan:\n\n{listed}"
     assert made.forge.issue(number(made)).state == "closed"
     assert finishes(made)
 

@@ -91,9 +91,8 @@ def test_no_other_change_is_merged_before_the_post_merge_check_ends() -> None:
     made.finish("b")
     assert made.role("a") == "verify"
     assert made.task("b").merge.merging == ""
-    assert why(made.state, made.task("b")) == (
-        "approved: waiting for its turn to merge, after the merge of a is settled"
-    )
+    line = "approved: waiting for its turn to merge, after the merge of a is settled"
+    assert why(made.state, made.task("b")) == line
     made.finish("a")
     assert finishes(made)
 
@@ -109,10 +108,8 @@ def test_a_change_that_turned_main_red_is_reverted_and_returns_in_a_new_pull_req
     made.settle()
     task = made.task("a")
     (revert,) = made.effects(MakeRevert)
-    assert isinstance(revert, MakeRevert)
     assert revert.branch == "caloron/revert/shop-1/a/1"
     opened = made.effects(OpenPull)[-1]
-    assert isinstance(opened, OpenPull)
     assert opened.title == f"Revert #{old_pull}: [a] Title of a"
     assert old_head not in made.forge.trees[made.forge.branches["main"]]
     assert made.forge.issue(issue).state == "open"

@@ -29,7 +29,7 @@ from caloron.domain.reporting.kpis import (
     verification_of,
     work_time_s,
 )
-from caloron.domain.reporting.retro_rules import analyze
+from caloron.domain.reporting.retro_rules import RULES, analyze
 from caloron.testing import planned
 from tests.support.sprints import nested
 
@@ -241,6 +241,7 @@ def test_blockers_are_those_of_agents_and_of_escalations_each_once() -> None:
 def test_each_rule_reports_its_own_metric_and_is_silent_without_it(
     rule: str, state: State, runs: tuple[Run, ...]
 ) -> None:
+    assert len(RULES) == 12, "the list above has a case for each rule"
     good = Feedback(task_clarity=8, self_assessment="completed")
     assert rules(sprint_of(task("a", log__feedback=good))) == set()
     assert rule in rules(state, *runs)
