@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from html import escape
 from itertools import pairwise
 from pathlib import Path
@@ -111,8 +111,8 @@ _SETS = {
 }
 
 
-def _set(steps: frozenset[Step]) -> str:
-    return _SETS.get(steps) or ", ".join(_name(step) for step in Step if step in steps)
+def _set(steps: Set[Step]) -> str:
+    return _SETS.get(frozenset(steps)) or ", ".join(_name(step) for step in Step if step in steps)
 
 
 #: The steps from left to right and from top to bottom.

@@ -73,7 +73,7 @@ class Exports:
         """Return the skill store: ours at first, the text of any other program from then on."""
 
         def text() -> bytes:
-            from caloron.domain.compat.default_skills import default_skills
+            from caloron.domain.reporting.identities import default_skills
 
             return json_text(default_skills(FRAMEWORKS))
 

@@ -14,15 +14,13 @@ from typing import Any
 
 import msgspec
 
-from caloron.domain.model.effects import Action, Moved, describe_action
+from caloron.domain.model.effects import Moved, describe_action
 from caloron.domain.model.roles import UNSUPERVISED_ROLES
 from caloron.domain.model.sprint import State
 from caloron.domain.rules.evaluate import evaluate
-from caloron.domain.rules.supervisor import Health, check_health, decide, intervene
-from caloron.ledger.exports import digest
-from caloron.ledger.ledger import Loaded, StaleTick, TickCommit
-from caloron.ledger.state_file import kv_text, write_kv
-from caloron.ledger.tick_context import TickContext, agents_of, log_problems
+from caloron.domain.rules.supervisor import Health, check_health, supervise
+from caloron.ledger.ledger import Loaded, StaleTick
+from caloron.ledger.tick_context import TickContext, agents_of, commit_decision, log_problems
 from caloron.store import log
 
 #: Receives the trace of a tick that changed something or failed, in the form of a graph's trace.
@@ -60,16 +58,14 @@ def _tick(context: TickContext, sprint: str, steps: _Steps) -> TickResult:
         log_problems(loaded.state, evaluated)
     with steps.step("decide_intervention"):
         health = _health(context, loaded)
-        interventions = decide(evaluated.state, health, context.limits, now)
-        supervised = intervene(evaluated.state, health, interventions, now)
+        supervised, taken = supervise(evaluated.state, health, context.limits, now)
         log_problems(evaluated.state, supervised)
     actions = (*evaluated.actions, *supervised.actions)
     moves = (*evaluated.moves, *supervised.moves)
     with steps.step("save_tick_state"):
-        changed = _commit(context, loaded, supervised.state, actions, moves, now)
+        changed = commit_decision(context, loaded, supervised.state, actions, moves, now)
     if changed:
         steps.keep_trace()
-    taken = [f"{step.step}:{step.task} ({step.reason})" for step in interventions]
     return TickResult(
         state=supervised.state,
         moves=moves,
@@ -88,30 +84,6 @@ def _health(context: TickContext, loaded: Loaded) -> list[Health]:
         for agent in agents
         if agent.role not in UNSUPERVISED_ROLES
     ]
-
-
-def _commit(
-    context: TickContext,
-    loaded: Loaded,
-    state: State,
-    actions: tuple[Action, ...],
-    moves: tuple[Moved, ...],
-    now: float,
-) -> bool:
-    """Commit a decision in one transaction, and write the state file; False if nothing changed."""
-    if state.facts_wait:
-        # A rule failed: the facts stay in the inbox for a version that can handle them.
-        loaded = msgspec.structs.replace(loaded, through=0, facts=())
-    before = msgspec.structs.replace(loaded.state, facts_wait=state.facts_wait)
-    if not (loaded.facts or actions or moves) and state == before:
-        return False
-    text = kv_text(state, now)
-    commit = TickCommit(
-        state=state, actions=actions, moves=moves, state_file_digest=digest(text), since=now
-    )
-    context.ledger.commit_tick(loaded, commit)
-    write_kv(state.sprint.id, text)
-    return True
 
 
 class _Steps:

@@ -1,4 +1,4 @@
-"""What a tick and its stages share: the ledger of a sprint, its live agents, failed rules."""
+"""What a tick and its stages share: the ledger, the live agents, failed rules, the commit."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from contextlib import closing, contextmanager
 
 import msgspec
 
+from caloron.domain.model.effects import Action, Moved
 from caloron.domain.model.roles import WorkId
 from caloron.domain.model.sprint import State
 from caloron.domain.rules.evaluation import Decision
 from caloron.domain.rules.supervisor import AgentSeen, Limits
-from caloron.ledger.ledger import Ledger, Loaded
+from caloron.ledger.exports import digest
+from caloron.ledger.ledger import Ledger, Loaded, TickCommit
 from caloron.ledger.locate import project_of_sprint
 from caloron.ledger.projects import load_project
+from caloron.ledger.state_file import kv_text, write_kv
 from caloron.ports import Clock
 from caloron.store import log
 
@@ -76,3 +79,27 @@ def log_problems(before: State, decided: Decision) -> None:
         if str(problem) not in known:
             error = problem.__cause__ or problem
             log.error("a rule failed", error=error, rule=problem.rule, task=problem.task)
+
+
+def commit_decision(
+    context: TickContext,
+    loaded: Loaded,
+    state: State,
+    actions: tuple[Action, ...],
+    moves: tuple[Moved, ...],
+    now: float,
+) -> bool:
+    """Commit a decision in one transaction, and write the state file; False if nothing changed."""
+    if state.facts_wait:
+        # A rule failed: the facts stay in the inbox for a version that can handle them.
+        loaded = msgspec.structs.replace(loaded, through=0, facts=())
+    before = msgspec.structs.replace(loaded.state, facts_wait=state.facts_wait)
+    if not (loaded.facts or actions or moves) and state == before:
+        return False
+    text = kv_text(state, now)
+    commit = TickCommit(
+        state=state, actions=actions, moves=moves, state_file_digest=digest(text), since=now
+    )
+    context.ledger.commit_tick(loaded, commit)
+    write_kv(state.sprint.id, text)
+    return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from caloron.domain.compat.plan_forms import listed_tasks
 from caloron.domain.compat.stateless_protocol import (
     ForgeEvent,
     TaskRecord,
@@ -37,25 +38,10 @@ from caloron.stages.values import (
 def dag_validate(inputs: Json) -> Json:
     """Return everything that is wrong with a plan, before any side effect."""
     try:
-        parse_plan(_plan_of_dag(inputs["dag"]))
+        parse_plan(listed_tasks(inputs["dag"]))
     except PlanProblem as problem:
         return {"valid": False, "errors": list(problem.errors)}
     return {"valid": True, "errors": []}
-
-
-def _plan_of_dag(dag: Json) -> Json:
-    """Return the list of tasks; the tasks of a sprint are an object and need no prompt."""
-    tasks = dag.get("tasks") if isinstance(dag, dict) else dag
-    if not isinstance(tasks, dict):
-        return tasks
-    return [_planned_task(name, record) for name, record in tasks.items()]
-
-
-def _planned_task(name: str, record: Json) -> Json:
-    if not isinstance(record, dict):
-        return record
-    title = record.get("title", name)
-    return {"id": name, "title": title, "agent_prompt": title, **record}
 
 
 _STALL_M = 20.0
@@ -124,10 +110,8 @@ def _record_json(record: TaskRecord, before: Json) -> Json:
 
 def _forge_event(value: Json) -> ForgeEvent | None:
     if isinstance(value, dict) and value.get("type") in _SNAPSHOTS:
-        snapshot: Snapshot = decode_as(value, Snapshot, "events")
-        return event_of_snapshot(snapshot)
-    event: ForgeEvent = decode_as(value, ForgeEvent, "events")
-    return event
+        return event_of_snapshot(decode_as(value, Snapshot, "events"))
+    return decode_as(value, ForgeEvent, "events")
 
 
 _ALWAYS = ("status", "issue_number", "pr_number", "started_at", "completed_at",
@@ -177,7 +161,7 @@ def execute_actions(inputs: Json) -> Json:
         if isinstance(inputs.get(name), list)
         for action in inputs[name]
     ]
-    if actions and all(_is_stateless_action(action) for action in actions):
+    if actions and all(isinstance(a, dict) and a.keys() & {"task_id", "agent_id"} for a in actions):
         return {
             "actions_taken": [action_summary(action) for action in actions],
             "errors": [],
@@ -191,10 +175,5 @@ def execute_actions(inputs: Json) -> Json:
     }
 
 
-def _is_stateless_action(action: Json) -> bool:
-    return isinstance(action, dict) and ("task_id" in action or "agent_id" in action)
-
-
 def _actions(inputs: Json, name: str) -> tuple[Action, ...]:
-    actions: tuple[Action, ...] = decode_as(inputs.get(name) or (), tuple[Action, ...], name)
-    return actions
+    return decode_as(inputs.get(name) or (), tuple[Action, ...], name)

@@ -182,9 +182,7 @@ def dev_po(inputs: Json, call: Call | None = None) -> Json:
 
     The rules make two tasks per component: its implementation, and then its tests.
     """
-    components, framework = inputs["components"], inputs.get("framework")
-    if framework is None:
-        framework = DEFAULT_FRAMEWORK
+    components, framework = inputs["components"], _framework(inputs)
     if not components:
         raise ValueError("components: there are none")
     for place, one in enumerate(components):
@@ -209,6 +207,11 @@ def dev_po(inputs: Json, call: Call | None = None) -> Json:
         most=MAX_PLANNED,
         longest=MAX_ID,
     )
+
+
+def _framework(inputs: Json) -> str:
+    framework: str | None = inputs.get("framework")
+    return DEFAULT_FRAMEWORK if framework is None else framework
 
 
 def _tasks_by_model(answer: dict[str, Json], known: set[str], framework: str) -> list[Json]:
@@ -258,9 +261,7 @@ _CODE_FOCUS = "whether it does what the design asks for, and nothing that it doe
 
 def review_po(inputs: Json) -> Json:
     """Return one check for each task: the focus of its reviewer."""
-    tasks, framework = inputs["tasks"], inputs.get("framework")
-    if framework is None:
-        framework = DEFAULT_FRAMEWORK
+    tasks, framework = inputs["tasks"], _framework(inputs)
     if not tasks:
         raise ValueError("tasks: there are none")
     return {

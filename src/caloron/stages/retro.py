@@ -14,15 +14,16 @@ from caloron.domain.model.retro_answer import (
     MOST_LINES,
     PRIORITIES,
     SENTIMENTS,
+    Insight,
     InsightProblem,
     parse_insight,
 )
 from caloron.domain.model.snapshots import CommentSnapshot
 from caloron.domain.model.sprint import State
 from caloron.domain.reporting.kpis import Run, compute_kpis
-from caloron.domain.reporting.retro_page import FeedbackItem, Retro
+from caloron.domain.reporting.retro_page import Retro
 from caloron.domain.reporting.retro_page import write_retro_report as retro_page
-from caloron.domain.reporting.retro_rules import Analysis, analyze, said_by_model
+from caloron.domain.reporting.retro_rules import Analysis, Finding, analyze, said_by_model
 from caloron.graph.json_text import Json, compact
 from caloron.graph.runtime.protocols import Call
 from caloron.ports import Model
@@ -146,23 +147,21 @@ def _analysis_by_model(answer: dict[str, Json], model: Model) -> dict[str, Json]
         insight = parse_insight(compact(answer), model.name)
     except InsightProblem as problem:
         raise UnusableAnswer(str(problem)) from problem
-    return {
-        "themes": list(insight.themes),
-        "improvements": [advice.description for advice in insight.improvements],
-        "learnings": list(insight.learnings),
-        "sentiment": insight.sentiment,
-        "findings": list(to_json(said_by_model(insight))),
-    }
+    return _analysis_json(insight, said_by_model(insight))
 
 
 def _analysis_by_rules(state: State, kpis: Json) -> dict[str, Json]:
     analysis = analyze(state, decode_kpis(kpis))
+    return _analysis_json(analysis, analysis.improvements)
+
+
+def _analysis_json(said: Insight | Analysis, findings: tuple[Finding, ...]) -> dict[str, Json]:
     return {
-        "themes": list(analysis.themes),
-        "improvements": [advice.description for advice in analysis.improvements],
-        "learnings": list(analysis.learnings),
-        "sentiment": analysis.sentiment,
-        "findings": to_json(analysis.improvements),
+        "themes": list(said.themes),
+        "improvements": [finding.description for finding in findings],
+        "learnings": list(said.learnings),
+        "sentiment": said.sentiment,
+        "findings": to_json(findings),
     }
 
 
@@ -173,20 +172,11 @@ def write_retro_report(inputs: Json) -> Json:
         raise ValueError("sprint_id: the sprint of the retro is missing")
     started, ended = parse_time(inputs.get("started_at")), parse_time(inputs.get("ended_at"))
     state = _with_times(state, started or None, ended or None)
-    items = [
-        FeedbackItem(issue_number=item.issue_number, author=item.author, parsed=item.parsed)
-        for item in decode_feedback(inputs.get("feedback_items"))
-        if item.parsed is not None
-    ]
     retro = Retro(
         state=state,
         kpis=kpis,
-        agents=(),
-        roles=(),
-        feedback=tuple(items),
+        feedback=tuple(decode_feedback(inputs.get("feedback_items"))),
         analysis=_parse_analysis(inputs.get("analysis")) or analyze(state, kpis),
-        trends=(),
-        improvements=(),
         analysed_by=_model_name(inputs.get("analysis")),
     )
     return {"report_markdown": retro_page(retro)}
@@ -197,10 +187,7 @@ def _parse_analysis(value: Json) -> Analysis | None:
     if value is None:
         return None
     fields = {name: value[name] for name in ("themes", "learnings", "sentiment") if name in value}
-    analysis: Analysis = decode_as(
-        fields | {"improvements": value.get("findings", [])}, Analysis, "analysis"
-    )
-    return analysis
+    return decode_as(fields | {"improvements": value.get("findings", [])}, Analysis, "analysis")
 
 
 def _model_name(value: Json) -> str:

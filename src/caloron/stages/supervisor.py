@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from caloron.domain.model.roles import UNSUPERVISED_ROLES
 from caloron.domain.model.sprint import State
-from caloron.domain.rules.supervisor import (
-    AgentSeen,
-    Health,
-    Limits,
-    check_health,
-    decide,
-    intervene,
-)
+from caloron.domain.rules.supervisor import AgentSeen, Health, Limits, check_health, supervise
 from caloron.graph.json_text import Json
 from caloron.graph.runtime.protocols import Call
 from caloron.ledger.tick_context import log_problems
@@ -123,15 +116,14 @@ def _decide_in_sprint(inputs: Json, now: float) -> Json:
     results: list[Health] = decode_as(inputs.get("results") or [], list[Health], "results")
     limits: Limits = decode_as(inputs.get("limits") or {}, Limits, "limits")
     state = decode_state(inputs["state"])
-    steps = decide(state, results, limits, now)
-    decided = intervene(state, results, steps, now)
+    decided, steps = supervise(state, results, limits, now)
     log_problems(state, decided)
     return {
         "actions": in_process(decided.actions),
         "updated_interventions": _counts_json(_counts(decided.state)),
         "state": in_process_state(decided.state),
         "moves": in_process(decided.moves),
-        "steps": [f"{step.step}:{step.task} ({step.reason})" for step in steps],
+        "steps": steps,
     }
 
 
@@ -143,26 +135,19 @@ def _counts(state: State) -> dict[str, int]:
     }
 
 
+_MESSAGES = {
+    "probe": "@caloron-agent-{agent} is {status} at “{task}”. "
+    "How far is it, and what stands in the way?",
+    "restart": "The agent {agent} is {status} at “{task}” and is restarted. "
+    "What is in its workspace is kept.",
+    "escalate_human": "### A person is needed\n\n"
+    "- agent: {agent}\n- task: {task}\n- status: {status}\n\n"
+    "Comment `resolved` to let it go on, or `caloron:take-over` to do it yourself.",
+}
+
+
 def compose_intervention_message(inputs: Json) -> Json:
     """Return the comment on the forge about an agent that needs an intervention."""
-    agent, title = inputs["agent_id"], inputs["task_title"]
-    status, action = inputs["health_status"], inputs["action"]
-    if action == "probe":
-        message = (
-            f"@caloron-agent-{agent} is {status} at “{title}”. "
-            "How far is it, and what stands in the way?"
-        )
-    elif action == "restart":
-        message = (
-            f"The agent {agent} is {status} at “{title}” and is restarted. "
-            "What is in its workspace is kept."
-        )
-    elif action == "escalate_human":
-        message = (
-            "### A person is needed\n\n"
-            f"- agent: {agent}\n- task: {title}\n- status: {status}\n\n"
-            "Comment `resolved` to let it go on, or `caloron:take-over` to do it yourself."
-        )
-    else:
-        message = f"The agent {agent} is {status} at “{title}”."
-    return {"message": message}
+    form = _MESSAGES.get(inputs["action"], "The agent {agent} is {status} at “{task}”.")
+    agent, task, status = inputs["agent_id"], inputs["task_title"], inputs["health_status"]
+    return {"message": form.format(agent=agent, task=task, status=status)}

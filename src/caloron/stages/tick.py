@@ -8,10 +8,9 @@ import msgspec
 
 from caloron.domain.model.effects import Action, Moved
 from caloron.graph.json_text import Json, unwrap
-from caloron.ledger.exports import digest
-from caloron.ledger.ledger import Loaded, StaleTick, TickCommit
-from caloron.ledger.state_file import iso, kv_path, kv_text, write_kv
-from caloron.ledger.tick_context import TickContext, agents_of, ensure_context
+from caloron.ledger.ledger import Loaded, StaleTick
+from caloron.ledger.state_file import iso, kv_path
+from caloron.ledger.tick_context import TickContext, agents_of, commit_decision, ensure_context
 from caloron.stages.values import (
     concat,
     decode_as,
@@ -106,10 +105,7 @@ def build_tick_output(inputs: Json) -> Json:
         unwrap(inputs.get(name)) or {} for name in ("eval", "supervisor", "execute_result", "poll")
     )
     return {
-        "actions_taken": [
-            *(supervised.get("steps") or []),
-            *(executed.get("actions_taken") or []),
-        ],
+        "actions_taken": [*(supervised.get("steps") or []), *(executed.get("actions_taken") or [])],
         "errors": executed.get("errors") or [],
         # The supervisor decides after the events, on the state that they left.
         "state": supervised.get("state") or evaluated.get("state"),
@@ -142,19 +138,9 @@ def save_tick_state(inputs: Json, context: TickContext | None = None) -> Json:
     actions: tuple[Action, ...] = decode_as(result.get("rows") or (), tuple[Action, ...], "rows")
     moves: tuple[Moved, ...] = decode_as(result.get("moves") or (), tuple[Moved, ...], "moves")
     now = parse_time(result.get("now")) or 0.0
-    if state.facts_wait:
-        began.through = 0
     with ensure_context(context, sprint) as opened:
         loaded = _load_unchanged(opened, sprint, began)
-        before = msgspec.structs.replace(loaded.state, facts_wait=state.facts_wait)
-        changed = bool(loaded.facts or actions or moves) or state != before
-        if changed:
-            text = kv_text(state, now)
-            commit = TickCommit(
-                state=state, actions=actions, moves=moves, state_file_digest=digest(text), since=now
-            )
-            opened.ledger.commit_tick(loaded, commit)
-            write_kv(sprint, text)
+        changed = commit_decision(opened, loaded, state, actions, moves, now)
     return {
         "actions_taken": result.get("actions_taken") or [],
         "errors": result.get("errors") or [],

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from caloron.domain.compat.stateless_protocol import TaskRecord
-from caloron.domain.model.feedback import Feedback
 from caloron.domain.model.feedback import joined as joined_feedback
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.sprint import Sprint, State
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import ForgeLinks, Supervision, Task, TaskLog, Times
 from caloron.domain.reporting.kpis import Kpis
+from caloron.domain.reporting.retro_page import FeedbackItem
 from caloron.graph.json_text import InProcessValue, Json, unwrap
 from caloron.graph.runtime.protocols import Call
 
@@ -57,13 +57,11 @@ def state_json(state: State) -> Json:
 def decode_as(value: Json, kind: type[T] | Any, what: str) -> T:
     """Decode an in-process value or JSON; a ValueError names what is wrong, and where."""
     if isinstance(value, InProcessValue) and not isinstance(value.value, dict | list):
-        own: T = value.value
-        return own
+        return cast(T, value.value)
     try:
-        decoded: T = msgspec.convert(unwrap(value), kind, str_keys=True)
+        return cast(T, msgspec.convert(unwrap(value), kind, str_keys=True))
     except msgspec.ValidationError as error:
         raise ValueError(f"{what}: {error}") from error
-    return decoded
 
 
 def is_stateless(value: Json) -> bool:
@@ -99,10 +97,7 @@ def _ordered(state: State, order: Json) -> State:
 
 def decode_records(value: Json) -> dict[str, TaskRecord]:
     """Decode the records of the stateless protocol, by task."""
-    records: dict[str, TaskRecord] = decode_as(
-        value.get("tasks") or {}, dict[str, TaskRecord], "tasks"
-    )
-    return records
+    return decode_as(value.get("tasks") or {}, dict[str, TaskRecord], "tasks")
 
 
 def _task(name: str, record: TaskRecord) -> Task:
@@ -150,26 +145,15 @@ def current_time(inputs: Json, call: Call | None) -> float:
 
 def decode_kpis(value: Json) -> Kpis:
     """Decode the KPIs of a sprint; unknown names are ignored."""
-    fields = value.items() if isinstance(value, dict) else ()
-    kpis: Kpis = decode_as(
-        {name: number for name, number in fields if name in Kpis.__struct_fields__}, Kpis, "kpis"
-    )
-    return kpis
+    return decode_as(value if isinstance(value, dict) else {}, Kpis, "kpis")
 
 
-class FeedbackComment(msgspec.Struct, kw_only=True):
-    """One comment with feedback, as `collect_sprint_feedback` returns it."""
-
-    issue_number: int | None = None
-    author: str = ""
-    is_parsed_yaml: bool = True
-    parsed: Feedback | None = None
-
-
-def decode_feedback(value: Json) -> list[FeedbackComment]:
+def decode_feedback(value: Json) -> list[FeedbackItem]:
     """Decode the feedback of agents, without comments that could not be parsed."""
-    items: list[FeedbackComment] = decode_as(value or [], list[FeedbackComment], "feedback_items")
-    return [item for item in items if item.parsed is not None]
+    items: list[Json] = decode_as(value or [], list[Any], "feedback_items")
+    # Anything but an object is refused by the conversion.
+    parsed = [i for i in items if not isinstance(i, dict) or i.get("parsed") is not None]
+    return decode_as(parsed, list[FeedbackItem], "feedback_items")
 
 
 def state_with_feedback(inputs: Json) -> State:
@@ -180,31 +164,29 @@ def state_with_feedback(inputs: Json) -> State:
     name = inputs.get("sprint_id")
     state = State(sprint=Sprint(id=name if isinstance(name, str) else "", number=1, goal=""))
     for number, item in enumerate(comments, 1):
-        parsed = item.parsed
-        assert parsed is not None
-        id = parsed.task_id or f"task-{number}"
-        done = parsed.self_assessment == "completed"
+        feedback = item.parsed
+        id = feedback.task_id or f"task-{number}"
+        done = feedback.self_assessment == "completed"
         plan = PlannedTask(id=id, title=id, agent_prompt=id)
         status = Status.DONE if done else Status.ESCALATED
-        reason = "" if done else f"its agent says: {parsed.self_assessment}"
+        reason = "" if done else f"its agent says: {feedback.self_assessment}"
         state.tasks[id] = Task(
             plan=plan,
             status=status,
             reason=reason,
             links=ForgeLinks(issue=item.issue_number),
-            log=TaskLog(feedback=parsed),
+            log=TaskLog(feedback=feedback),
         )
     return state
 
 
-def _with_feedback(state: State, comments: list[FeedbackComment]) -> State:
+def _with_feedback(state: State, comments: list[FeedbackItem]) -> State:
     """Add feedback from the forge; measured numbers stay as in the state."""
     tasks = dict(state.tasks)
     by_issue = {
         task.links.issue: task.id for task in tasks.values() if task.links.issue is not None
     }
     for item in comments:
-        assert item.parsed is not None
         commented = by_issue.get(item.issue_number or 0, "")
         task = tasks.get(item.parsed.task_id) or tasks.get(commented)
         if task is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -46,6 +46,7 @@ from caloron.errors import ChecksFailed, ForgeError, NotFound, NotYet, StaleBase
 from caloron.testing.agent import FakeAgent
 from caloron.testing.forge import InMemoryForge, Person
 
+_Effect = TypeVar("_Effect", bound=msgspec.Struct)
 _REFUSALS: dict[type[Exception], Refusal] = {
     StaleHead: "stale_head",
     StaleBase: "stale_base",
@@ -422,7 +423,7 @@ class SprintDriver:
     def statuses(self) -> dict[str, str]:
         return {id: str(task.status) for id, task in self.state.tasks.items()}
 
-    def effects(self, kind: type[msgspec.Struct]) -> list[Effect | Probe]:
+    def effects(self, kind: type[_Effect]) -> list[_Effect]:
         """Return the effects of a kind that were performed."""
         return [effect for effect in self.done if isinstance(effect, kind)]
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caloron.agents import feedback, prompting
-from caloron.domain.rules.verdicts import Approved, parse_verdict
+from caloron.domain.rules.verdicts import parse_verdict
 
 NONCE = "7f3a9c01"
 HOSTILE = (
@@ -83,7 +83,7 @@ def test_the_requested_form_of_feedback_can_be_read_back(role: str) -> None:
     parsed = feedback.parse(f"I tried.\n\n{answer}\nAPPROVED\n")
     assert parsed is not None
     assert (parsed.task_clarity, parsed.self_assessment) == (9, "blocked")
-    assert parse_verdict(f"I tried.\n\n{answer}\nAPPROVED\n") == Approved()
+    assert parse_verdict(f"I tried.\n\n{answer}\nAPPROVED\n") == ""
 
 
 def test_a_reviewer_is_not_asked_for_feedback_on_the_task() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from caloron.domain.model.effects import StartWork
@@ -11,6 +10,7 @@ from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why, why_sprint
 from caloron.domain.reporting.waiting import Outage, outage_after
 from caloron.testing import SprintDriver, new_state, planned
+from tests.support.sprints import configure
 
 
 def _starts(made: SprintDriver, **end: object) -> StartWork:
@@ -24,9 +24,7 @@ def _starts(made: SprintDriver, **end: object) -> StartWork:
 @pytest.fixture
 def made() -> SprintDriver:
     made = SprintDriver.start(planned("a"), planned("b"))
-    made.state.sprint.settings = msgspec.structs.replace(
-        made.state.sprint.settings, framework="claude-code"
-    )
+    configure(made.state, framework="claude-code")
     made.settle()
     return made
 
@@ -105,9 +103,7 @@ def test_the_author_resumes_its_conversation_and_the_reviewer_starts_anew(
 
 def test_a_planner_without_quota_is_asked_again_after_the_reset() -> None:
     made = SprintDriver(new_state())
-    made.state.sprint.settings = msgspec.structs.replace(
-        made.state.sprint.settings, framework="claude-code"
-    )
+    configure(made.state, framework="claude-code")
     made.tick()
     (item,) = made.queue
     for _ in range(3):

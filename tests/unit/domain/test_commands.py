@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -18,7 +20,17 @@ from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why
 from caloron.domain.rules.people.commands import command_in
 from caloron.testing import SprintDriver, planned
-from tests.support.sprints import CALORON, PERSON, issue_of, pull_of
+from tests.support.sprints import (
+    CALORON,
+    PERSON,
+    act,
+    configure,
+    finish_twice,
+    finishes,
+    issue_of,
+    phase,
+    pull_of,
+)
 
 TAKE_OVER, RETRY = "caloron:take-over", "caloron:retry"
 CANCEL, APPROVE = "caloron:cancel", "caloron:approve"
@@ -34,10 +46,8 @@ def in_review() -> SprintDriver:
     return made
 
 
-def say(made: SprintDriver, command: str, number: int | None = None) -> CommentSnapshot:
-    seen = made.person.comment(number or issue_of(made), command)
-    made.settle()
-    return seen
+def say(made: SprintDriver, command: str, number: int | None = None) -> Any:
+    return act(made).comment(number or issue_of(made), command)
 
 
 def answers(made: SprintDriver) -> list[str]:
@@ -45,16 +55,13 @@ def answers(made: SprintDriver) -> list[str]:
     return [o.body.split("\n\n<!--")[0] for o in comments if "/answer/" in o.body]
 
 
-def test_a_comment_without_our_marker_is_a_persons_from_any_account() -> None:
-    made = made_world()
-    made.user(CALORON).comment(issue_of(made), TAKE_OVER)
-    made.settle()
-    assert made.status("a") is Status.ESCALATED
+def test_a_comment_without_our_marker_is_a_persons_from_any_account(chain: SprintDriver) -> None:
+    act(chain, CALORON).comment(issue_of(chain), TAKE_OVER)
+    assert chain.status("a") is Status.ESCALATED
 
 
 def test_a_comment_with_a_marker_is_never_a_command(chain: SprintDriver) -> None:
-    chain.person.comment(issue_of(chain), f"{CANCEL}\n{marker('comment/x')}")
-    chain.settle()
+    act(chain).comment(issue_of(chain), f"{CANCEL}\n{marker('comment/x')}")
     assert chain.role("a") == "implement"
 
 
@@ -85,9 +92,7 @@ def test_a_review_of_our_account_without_our_marker_is_a_persons(reviewed: Sprin
 
 
 def test_a_review_with_our_marker_by_the_reviewing_account_is_ours(reviewed: SprintDriver) -> None:
-    reviewed.state.sprint.settings = msgspec.structs.replace(
-        reviewed.state.sprint.settings, reviewer="caloron-reviewer"
-    )
+    configure(reviewed.state, reviewer="caloron-reviewer")
     reviewed.user("caloron-reviewer").review(pull_of(reviewed), "approved", marker("review/x"))
     reviewed.tick()
     assert reviewed.role("a") == "review"
@@ -113,8 +118,7 @@ def test_a_task_handed_back_unchanged_resumes_its_agent(word: str) -> None:
     say(made, TAKE_OVER)
     say(made, word)
     assert made.item("a") == item
-    made.run()
-    assert set(made.statuses().values()) == {"Done"}
+    assert finishes(made)
 
 
 def test_a_task_handed_back_with_a_branch_takes_its_commit_as_the_change(
@@ -126,16 +130,14 @@ def test_a_task_handed_back_with_a_branch_takes_its_commit_as_the_change(
     assert chain.task("a").change.head == "commit-of-ada"
     assert chain.role("a") == "verify"
     assert chain.forge.pull(chain.task("a").links.pull).head == "commit-of-ada"
-    chain.run()
-    assert set(chain.statuses().values()) == {"Done"}
-    assert not [e for e in chain.effects(Push) if isinstance(e, Push) and e.task == "a"]
+    assert finishes(chain)
+    assert not [e for e in chain.effects(Push) if e.task == "a"]
 
 
 def test_a_task_handed_back_after_a_push_takes_that_commit_as_the_change() -> None:
     made = in_review()
     say(made, TAKE_OVER)
-    commit = made.person.push(pull_of(made))
-    made.settle()
+    commit = act(made).push(pull_of(made))
     assert made.status("a") is Status.ESCALATED
     say(made, "resolved", pull_of(made))
     assert (made.task("a").change.head, made.role("a")) == (commit, "verify")
@@ -144,8 +146,7 @@ def test_a_task_handed_back_after_a_push_takes_that_commit_as_the_change() -> No
 def test_a_task_handed_back_with_a_persons_pull_request_takes_it_as_the_change() -> None:
     made = made_world()
     say(made, TAKE_OVER)
-    pull = made.person.open_pull(issue_of(made))
-    made.settle()
+    pull = act(made).open_pull(issue_of(made))
     say(made, "resolved")
     assert made.task("a").links.pull == pull.number
     assert made.role("a") == "verify"
@@ -155,10 +156,8 @@ def test_a_task_that_has_not_begun_can_be_taken_over_and_merged_by_hand() -> Non
     made = made_world()
     say(made, TAKE_OVER, issue_of(made, "b"))
     assert made.status("b") is Status.ESCALATED
-    pull = made.person.open_pull(issue_of(made, "b"))
-    made.settle()
-    made.person.merge_pull(pull.number)
-    made.settle()
+    pull = act(made).open_pull(issue_of(made, "b"))
+    act(made).merge_pull(pull.number)
     assert made.status("b") is Status.DONE
 
 
@@ -166,13 +165,11 @@ def test_taking_over_during_a_merge_cancels_the_merge(reviewed: SprintDriver) ->
     reviewed.person.review(pull_of(reviewed), "approved")
     reviewed.tick()
     assert reviewed.task("a").merge.merging
-    reviewed.person.comment(issue_of(reviewed), TAKE_OVER)
-    reviewed.settle()
+    act(reviewed).comment(issue_of(reviewed), TAKE_OVER)
     assert reviewed.status("a") is Status.ESCALATED
     assert not reviewed.effects(Merge)
     say(reviewed, "resolved")
-    reviewed.run()
-    assert set(reviewed.statuses().values()) == {"Done"}
+    assert finishes(reviewed)
 
 
 # retry
@@ -195,19 +192,16 @@ def test_retry_in_review_verifies_and_reviews_again_after_any_verdict() -> None:
     made.end(made.item("a"))
     made.tick()
     made.perform(0)
-    made.person.comment(pull_of(made), RETRY)
-    made.settle()
+    act(made).comment(pull_of(made), RETRY)
     assert not made.effects(Merge)
     assert made.role("a") == "verify"
     made.finish("a")
     assert made.role("a") == "review"
-    made.run()
-    assert set(made.statuses().values()) == {"Done"}
+    assert finishes(made)
 
 
 def test_retry_releases_an_escalated_task(chain: SprintDriver) -> None:
-    for _ in range(2):
-        chain.finish("a", exit_code=1, changes=False)
+    finish_twice(chain, "a", exit_code=1, changes=False)
     assert chain.status("a") is Status.ESCALATED
     say(chain, RETRY)
     assert chain.role("a") == "implement"
@@ -235,28 +229,24 @@ def test_a_reopened_cancelled_task_keeps_the_commits_of_its_branch(how: str) -> 
     if how == "word":
         say(made, RETRY)
     else:
-        made.person.reopen_issue(issue_of(made))
-        made.settle()
+        act(made).reopen_issue(issue_of(made))
     assert made.forge.issue(issue_of(made)).state == "open"
     assert made.task("a").change.head == head
     assert made.role("a") == "review"
     assert len(made.effects(OpenPull)) == 2
-    made.run()
-    assert set(made.statuses().values()) == {"Done"}
+    assert finishes(made)
 
 
 def test_cancel_and_retry_in_one_tick_leave_a_running_task(reviewed: SprintDriver) -> None:
     reviewed.person.comment(issue_of(reviewed), CANCEL)
     reviewed.person.comment(issue_of(reviewed), RETRY)
-    reviewed.run()
-    assert set(reviewed.statuses().values()) == {"Done"}
+    assert finishes(reviewed)
 
 
 def test_a_pull_request_that_opens_after_the_cancel_is_closed(chain: SprintDriver) -> None:
     chain.end(chain.item("a"))
     chain.tick()
-    chain.person.comment(issue_of(chain), CANCEL)
-    chain.settle()
+    act(chain).comment(issue_of(chain), CANCEL)
     pulls = [o for o in chain.forge.objects.values() if isinstance(o, PullSnapshot)]
     assert [p.state for p in pulls] == ["closed"]
     assert chain.status("a") is Status.CANCELLED
@@ -267,16 +257,11 @@ def test_closing_the_pull_request_with_its_task_is_no_rejection(reviewed: Sprint
         say(reviewed, CANCEL)
         say(reviewed, RETRY)
         reviewed.bring_to_review("a")
-    reviewed.person.close_pull(pull_of(reviewed))
-    reviewed.settle()
+    act(reviewed).close_pull(pull_of(reviewed))
     assert reviewed.role("a") == "fix"
 
 
 # after the end
-
-
-def phase(made: SprintDriver) -> str:
-    return made.state.sprint.phase
 
 
 @pytest.mark.parametrize("word", ["resolved", RETRY])
@@ -290,8 +275,7 @@ def test_a_taken_over_task_continues_after_the_end_of_its_sprint(word: str) -> N
     # The caller stops at the end of a sprint, so the planned effects must come first.
     assert made.journal
     assert phase(made) == "running"
-    made.run()
-    assert set(made.statuses().values()) == {"Done"}
+    assert finishes(made)
 
 
 def test_a_cancelled_task_can_be_reopened_after_the_end_of_its_sprint(chain: SprintDriver) -> None:
@@ -302,8 +286,7 @@ def test_a_cancelled_task_can_be_reopened_after_the_end_of_its_sprint(chain: Spr
     chain.tick()
     assert [type(e) for e in chain.journal if not isinstance(e, ReportProgress)] == [ReopenIssue]
     assert phase(chain) == "running"
-    chain.run()
-    assert set(chain.statuses().values()) == {"Done"}
+    assert finishes(chain)
 
 
 def test_an_answer_after_the_end_of_the_sprint_starts_no_second_retro(chain: SprintDriver) -> None:
@@ -331,22 +314,19 @@ def test_an_approve_command_counts_as_an_approving_review(where: str) -> None:
     assert made.status("a") is Status.DONE
 
 
-def test_an_approve_command_approves_only_the_head_of_that_moment() -> None:
-    made = in_review()
-    made.person.comment(pull_of(made), APPROVE)
-    made.tick()
-    made.person.push(pull_of(made))
-    made.settle()
-    assert made.role("a") == "verify"
-    made.finish("a")
-    assert made.role("a") == "review"
+def test_an_approve_command_approves_only_the_head_of_that_moment(reviewed: SprintDriver) -> None:
+    reviewed.person.comment(pull_of(reviewed), APPROVE)
+    reviewed.tick()
+    act(reviewed).push(pull_of(reviewed))
+    assert reviewed.role("a") == "verify"
+    reviewed.finish("a")
+    assert reviewed.role("a") == "review"
 
 
 def test_an_approve_command_does_not_approve_a_later_head(reviewed: SprintDriver) -> None:
     """One poll reads the comment and the push, so its snapshot shows a later head."""
     approval = reviewed.person.comment(pull_of(reviewed), APPROVE)
-    reviewed.person.push(pull_of(reviewed))
-    reviewed.settle()
+    act(reviewed).push(pull_of(reviewed))
     assert reviewed.role("a") == "verify"
     assert reviewed.task("a").review.approval is None
     head = reviewed.task("a").change.head
@@ -362,8 +342,7 @@ def test_an_approve_command_that_is_read_late_does_not_approve_a_newer_head() ->
     made = in_review()
     approval = made.person.comment(pull_of(made), APPROVE)
     made.forget_news()
-    made.person.push(pull_of(made))
-    made.settle()
+    act(made).push(pull_of(made))
     assert made.role("a") == "verify"
     made.tick(approval)
     assert made.task("a").review.approval is None
@@ -396,30 +375,15 @@ def test_of_a_request_and_an_approval_in_one_second_the_request_counts(first_rea
     assert made.work("a").reason == "no globals"
 
 
-def test_an_approval_a_second_after_a_request_counts(reviewed: SprintDriver) -> None:
-    second = 1_800_000_000 << 24
-    no = reviewed.person.review(pull_of(reviewed), "changes_requested", "no globals")
-    yes = reviewed.person.comment(pull_of(reviewed), APPROVE)
-    reviewed.forget_news()
-    reviewed.tick(
-        msgspec.structs.replace(no, version=second + 9),
-        msgspec.structs.replace(yes, version=second + (1 << 24)),
-    )
-    reviewed.settle()
-    assert reviewed.status("a") is Status.DONE
-
-
 def test_a_later_review_replaces_an_approve_command(reviewed: SprintDriver) -> None:
     reviewed.person.comment(pull_of(reviewed), APPROVE)
     reviewed.tick()
-    reviewed.person.review(pull_of(reviewed), "changes_requested", "after all no")
-    reviewed.settle()
+    act(reviewed).review(pull_of(reviewed), "changes_requested", "after all no")
     assert reviewed.work("a").reason == "after all no"
 
 
 def test_an_approve_command_releases_an_escalated_change(reviewed: SprintDriver) -> None:
-    for _ in range(2):
-        reviewed.finish("a", answer="hm")
+    finish_twice(reviewed, "a", answer="hm")
     assert reviewed.status("a") is Status.ESCALATED
     say(reviewed, APPROVE)
     assert reviewed.status("a") is Status.DONE
@@ -449,8 +413,7 @@ def test_a_command_that_does_not_apply_is_answered_once(chain: SprintDriver) -> 
 def test_a_command_to_a_done_task_is_answered_with_its_state(
     reviewed: SprintDriver, command: str
 ) -> None:
-    reviewed.person.merge_pull(pull_of(reviewed))
-    reviewed.settle()
+    act(reviewed).merge_pull(pull_of(reviewed))
     say(reviewed, command)
     assert answers(reviewed) == [f"`{command}` changes nothing: task `a` is done."]
     assert reviewed.status("a") is Status.DONE
@@ -460,8 +423,7 @@ def test_a_command_to_a_done_task_is_answered_with_its_state(
 def test_a_command_to_a_cancelled_task_is_answered_with_the_way_to_reopen_it(
     chain: SprintDriver, command: str
 ) -> None:
-    chain.person.close_issue(issue_of(chain))
-    chain.settle()
+    act(chain).close_issue(issue_of(chain))
     say(chain, command)
     assert "brings it back" in answers(chain)[0]
     assert chain.status("a") is Status.CANCELLED
@@ -476,8 +438,7 @@ def test_a_command_is_obeyed_once_in_repeated_snapshots(chain: SprintDriver) -> 
 
 def test_a_comment_before_an_escalation_does_not_release_it(chain: SprintDriver) -> None:
     say(chain, "resolved")
-    for _ in range(2):
-        chain.finish("a", exit_code=1, changes=False)
+    finish_twice(chain, "a", exit_code=1, changes=False)
     chain.settle()
     assert chain.status("a") is Status.ESCALATED
     assert PERSON in {
@@ -488,8 +449,7 @@ def test_a_comment_before_an_escalation_does_not_release_it(chain: SprintDriver)
 def test_a_comment_on_a_pull_request_before_the_task_adopted_it_is_no_command() -> None:
     made = made_world()
     pull = made.person.open_pull(issue_of(made))
-    made.person.comment(pull.number, CANCEL)
-    made.settle()
+    act(made).comment(pull.number, CANCEL)
     assert made.role("a") == "verify"
     say(made, CANCEL, pull.number)
     assert made.status("a") is Status.CANCELLED
@@ -518,23 +478,15 @@ COMMANDS = ("resolved", "caloron:take-over", "caloron:retry", "caloron:cancel", 
 
 
 def correction_comments(made: SprintDriver, n: int) -> list[str]:
-    return [
-        seen.body
-        for seen in made.forge.objects.values()
-        if isinstance(seen, CommentSnapshot) and seen.issue == n and "is no command" in seen.body
-    ]
+    return [c.body for c in made.forge.comments(n) if "is no command" in c.body]
 
 
 @pytest.mark.parametrize("body", ["caloron:stop", "caloron:cancel please", "Caloron:Retry!\nnow"])
-def test_an_unknown_command_is_answered_once_with_the_known_commands(
-    body: str,
-) -> None:
+def test_an_unknown_command_is_answered_once_with_the_known_commands(body: str) -> None:
     made = SprintDriver.start(planned("a"))
     n = issue_of(made)
-    made.person.comment(n, body)
-    made.settle()
-    made.person.comment(n, "just talk: caloron:stop")
-    made.settle()
+    act(made).comment(n, body)
+    act(made).comment(n, "just talk: caloron:stop")
     (answer,) = correction_comments(made, n)
     assert all(f"`{name}`" in answer for name in COMMANDS)
     assert made.role("a") == "implement"
@@ -552,7 +504,6 @@ def test_untrusted_authors_and_our_own_comments_get_no_answer(made: SprintDriver
 
 def test_a_misspelt_command_that_an_edit_corrects_is_obeyed(made: SprintDriver) -> None:
     n = issue_of(made)
-    comment = made.person.comment(n, "caloron:cancle")
-    made.settle()
+    comment = act(made).comment(n, "caloron:cancle")
     made.tick(msgspec.structs.replace(comment, version=10**6, body="caloron:cancel"))
     assert made.status("a") is Status.CANCELLED

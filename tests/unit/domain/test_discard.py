@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from caloron.domain.model.effects import CloseIssue, ClosePull, PostComment, ReportProgress
 from caloron.domain.model.facts import SprintDiscarded
 from caloron.domain.reporting.forge_texts import DISCARD_KEY
 from caloron.domain.rules.discard import can_be_discarded
 from caloron.testing import SprintDriver, new_state, planned
-from tests.support.sprints import issue_of, pull_of
+from tests.support.sprints import act, configure, issue_of, pull_of
 
 UNWANTED = SprintDiscarded(by="ada")
 
@@ -34,8 +32,7 @@ def test_a_running_sprint_ends_with_everything_cancelled_and_closed() -> None:
     assert not can_be_discarded(made.state)
 
 
-def test_each_object_gets_one_comment_and_is_closed_once() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_each_object_gets_one_comment_and_is_closed_once(made: SprintDriver) -> None:
     made.bring_to_review("a")
     _discard(made)
     for _ in range(3):
@@ -79,7 +76,7 @@ def test_a_close_that_the_forge_refuses_does_not_keep_the_sprint_from_ending() -
 
 def test_a_plan_issue_that_waits_for_approval_is_closed_with_a_comment() -> None:
     state = new_state(planned("a"), ask=True)
-    state.sprint.settings = msgspec.structs.replace(state.sprint.settings, plan_on_forge=True)
+    configure(state, plan_on_forge=True)
     made = SprintDriver(state)
     made.settle()
     number = made.state.sprint.plan_issue
@@ -89,8 +86,7 @@ def test_a_plan_issue_that_waits_for_approval_is_closed_with_a_comment() -> None
 
 
 def test_an_issue_that_a_person_opened_gets_a_comment_and_stays_open(made: SprintDriver) -> None:
-    number = made.person.open_issue("Theirs", "x", "caloron:task")
-    made.settle()
+    number = act(made).open_issue("Theirs", "x", "caloron:task")
     _discard(made)
     assert made.status(f"issue-{number}") == "Cancelled"
     assert made.forge.issue(number).state == "open"
@@ -103,6 +99,5 @@ def test_no_later_comment_reopens_a_discarded_task(made: SprintDriver) -> None:
     number = issue_of(made)
     _discard(made)
     made.person.comment(number, "caloron:retry")
-    made.person.reopen_issue(number)
-    made.settle()
+    act(made).reopen_issue(number)
     assert made.statuses() == {"a": "Cancelled"}

@@ -24,7 +24,7 @@ from caloron.domain.model.snapshots import (
 from caloron.domain.model.sprint import Planning, Sprint, SprintSettings, State
 from caloron.domain.rules.evaluate import evaluate
 from caloron.domain.rules.evaluation import Decision
-from caloron.domain.rules.supervisor import AgentSeen, Limits, check_health, decide, intervene
+from caloron.domain.rules.supervisor import AgentSeen, Limits, check_health, supervise
 
 SPRINT = "sprint-compare"
 LETTER = {
@@ -40,6 +40,7 @@ DIAMOND = (
     ),
 )  # fmt: skip
 
+NO = "CHANGES_NEEDED: more tests"
 Row = tuple[str, tuple[Fact, ...], str, set[str]]
 
 
@@ -103,7 +104,7 @@ def pr(n: int, head: str, version: int, state: str = "open", generation: int = 1
 def review(id: int, n: int, head: str, verdict: Verdict, version: int) -> Fact:
     return ReviewSnapshot(
         version=version, id=id, pull=99 + n, head=head, verdict=verdict, author="caloron",
-        body="CHANGES_NEEDED: more tests" if verdict == "changes_requested" else "APPROVED",
+        body=NO if verdict == "changes_requested" else "APPROVED",
     )  # fmt: skip
 
 
@@ -112,7 +113,7 @@ def completion(n: int) -> set[str]:
 
 
 ISSUES = {f"create_issue task-{n}" for n in (1, 2, 3)}
-HAPPY: list[tuple[str, tuple[Fact, ...], str, set[str]]] = [
+HAPPY: list[Row] = [
     ("tick, no events", (main("m0", 1),), "RRP", ISSUES),
     ("issue_opened 1", (issue(1),), "GRP", {"start implement task-1", "label task-1"}),
     ("issue_opened 2", (issue(2),), "GGP", {"start implement task-2", "label task-2"}),
@@ -160,21 +161,11 @@ HAPPY: list[tuple[str, tuple[Fact, ...], str, set[str]]] = [
 
 #: After both are in review with verdicts awaited: the rows up to "verified 2".
 _UNTIL_REVIEW = HAPPY[:12]
-VARIANTS: dict[str, list[tuple[str, tuple[Fact, ...], str, set[str]]]] = {
+VARIANTS: dict[str, list[Row]] = {
     "changes_requested, then approved": [
         *_UNTIL_REVIEW,
-        (
-            "judged",
-            (ended(1, "3-review", "a1", answer="CHANGES_NEEDED: more tests"),),
-            "VVP",
-            {"review task-1"},
-        ),
-        (
-            "changes_requested 100",
-            (review(1, 1, "a1", "changes_requested", 1),),
-            "GVP",
-            {"start fix task-1"},
-        ),
+        ("judged", (ended(1, "3-review", "a1", answer=NO),), "VVP", {"review task-1"}),
+        ("changes 100", (review(1, 1, "a1", "changes_requested", 1),), "GVP", {"start fix task-1"}),
         ("fixed", (ended(1, "4-fix", "a2", base="a1"),), "GVP", {"push task-1"}),
         ("pushed", (pushed(1, "a2", "a1"), pr(1, "a2", 2)), "VVP", {"start verify task-1"}),
         ("verified", (ended(1, "5-verify", "a2"),), "VVP", {"start review task-1"}),
@@ -328,7 +319,7 @@ def test_a_stall_is_probed_then_restarted_then_handed_to_a_person() -> None:
             running_s=silent, silent_s=silent,
         )  # fmt: skip
         results = [check_health(agent, limits)]
-        decision = intervene(state, results, decide(state, results, limits, now), now)
+        decision, _ = supervise(state, results, limits, now)
         assert (silent, letters(decision.state)) == (silent, statuses)
         assert planned_actions(decision) == actions
         state = decision.state

@@ -24,7 +24,15 @@ from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why, why_sprint
 from caloron.domain.rules.evaluate import evaluate
 from caloron.testing import SprintDriver, new_state, planned
-from tests.support.sprints import CALORON, DIAMOND, PERSON, escalation_of
+from tests.support.sprints import (
+    CALORON,
+    DIAMOND,
+    PERSON,
+    act,
+    escalation_of,
+    finish_twice,
+    finishes,
+)
 
 _replace = msgspec.structs.replace
 
@@ -156,8 +164,7 @@ def test_evaluate_does_not_change_its_input() -> None:
 def test_an_older_version_that_arrives_later_is_ignored(reviewed: SprintDriver) -> None:
     task = reviewed.task("a")
     old = reviewed.forge.pull(task.links.pull)
-    reviewed.person.merge_pull(old.number)
-    reviewed.settle()
+    act(reviewed).merge_pull(old.number)
     assert reviewed.status("a") is Status.DONE
     reviewed.tick(old)
     assert reviewed.state.objects[old.object] != old
@@ -222,20 +229,11 @@ def test_the_task_with_the_longest_chain_behind_it_starts_first() -> None:
 
 def test_a_sprint_whose_agents_do_well_ends_with_everything_merged() -> None:
     made = SprintDriver.start(*DIAMOND)
-    made.run()
-    assert set(made.statuses().values()) == {"Done"}
+    assert finishes(made)
     assert made.state.sprint.phase == "ended"
     assert made.effects(Merge)[0].task == "a"
     assert len(made.effects(Merge)) == 4
     assert all(made.forge.issue(t.links.issue).state == "closed" for t in made.state.tasks.values())
-
-
-def test_a_dependent_starts_when_its_dependency_is_merged_and_not_before() -> None:
-    made = SprintDriver.start(planned("a"), planned("b", "a"))
-    while made.status("a") is not Status.DONE:
-        assert made.status("b") is Status.PENDING
-        made.finish("a")
-    assert made.status("b") is Status.IN_PROGRESS
 
 
 def test_an_agent_that_fails_is_tried_once_more_then_a_person_is_asked(chain: SprintDriver) -> None:
@@ -252,16 +250,13 @@ def test_an_agent_that_fails_is_tried_once_more_then_a_person_is_asked(chain: Sp
 
 def test_a_release_brings_the_task_and_its_dependents_back() -> None:
     made = SprintDriver.start(planned("a"), planned("b", "a"), planned("c", "b"))
-    for _ in range(2):
-        made.finish("a", exit_code=1, changes=False)
+    finish_twice(made, "a", exit_code=1, changes=False)
     assert made.statuses() == {"a": "Escalated", "b": "Blocked", "c": "Blocked"}
     escalation = escalation_of(made)
-    made.person.comment(escalation, "resolved")
-    made.settle()
+    act(made).comment(escalation, "resolved")
     assert made.statuses() == {"a": "InProgress", "b": "Pending", "c": "Pending"}
     assert made.forge.issue(escalation).state == "closed"
-    made.run()
-    assert set(made.statuses().values()) == {"Done"}
+    assert finishes(made)
 
 
 def test_an_exit_code_after_good_work_does_not_throw_the_work_away(made: SprintDriver) -> None:
@@ -274,8 +269,7 @@ def test_an_empty_change_is_done_only_when_a_reviewer_agrees(made: SprintDriver)
     assert (made.status("a"), made.role("a")) == (Status.IN_REVIEW, "review")
     made.finish("a", answer="CHANGES_NEEDED: there is something to do")
     assert made.role("a") == "fix"
-    made.run()
-    assert made.status("a") is Status.DONE
+    assert finishes(made)
     assert made.effects(Merge)
 
     agreed = SprintDriver.start(planned("a"))
@@ -285,8 +279,7 @@ def test_an_empty_change_is_done_only_when_a_reviewer_agrees(made: SprintDriver)
     assert not agreed.effects(OpenPull)
 
 
-def test_an_unclear_verdict_is_asked_for_once_more_in_the_same_round() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_an_unclear_verdict_is_asked_for_once_more_in_the_same_round(made: SprintDriver) -> None:
     made.bring_to_review("a")
     item, round = made.item("a"), made.work("a").round
     made.finish("a", answer="hm")
@@ -342,19 +335,16 @@ def test_a_failed_verification_runs_again_and_then_returns_to_its_agent_with_the
     work = made.work("a")
     assert (work.role, work.onto_main) == ("fix", True)
     assert "verification of the merged result failed" in work.reason
-    made.run()
-    assert made.status("a") is Status.DONE
+    assert finishes(made)
 
 
-def test_a_change_is_verified_again_when_main_moved_before_its_merge() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_a_change_is_verified_again_when_main_moved_before_its_merge(made: SprintDriver) -> None:
     made.bring_to_review("a")
     made.person.push_main()
     made.finish("a")
     assert made.role("a") == "verify"
     made.finish("a")
-    (merge,) = made.effects(Merge)
-    assert isinstance(merge, Merge)
+    assert len(made.effects(Merge)) == 1
     assert made.status("a") is Status.DONE
 
 
@@ -372,8 +362,7 @@ def merge_is_due(made: SprintDriver) -> Merge:
     raise AssertionError("no merge was planned")
 
 
-def test_a_late_merge_is_verified_and_retried_up_to_a_limit() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_a_late_merge_is_verified_and_retried_up_to_a_limit(made: SprintDriver) -> None:
     made.bring_to_review("a")
     made.end(made.item("a"))
     refused = 0

@@ -63,6 +63,7 @@ def test_the_block_has_exactly_the_lines_that_other_tools_parse() -> None:
 @example(Feedback(blockers=("]", "---", "- x", "a: b", "\\", "%", "@x", "😀", "yes", "0x1")))
 def test_a_yaml_parser_reads_back_every_field(feedback: Feedback) -> None:
     text = feedback_yaml(feedback)
+    assert text.encode("utf-8")
     lines = text.split("\n")
     assert (lines[0], lines[-1]) == ("---", "---")
     assert len(text.splitlines()) == len(lines) == 12
@@ -74,12 +75,6 @@ def test_a_yaml_parser_reads_back_every_field(feedback: Feedback) -> None:
     assert next(yaml.safe_load_all(text)) == expected
 
 
-@settings(deadline=None)
-@given(TEXT)
-def test_the_block_can_always_be_written_as_utf_8(notes: str) -> None:
-    assert feedback_yaml(Feedback(notes=notes)).encode("utf-8")
-
-
 def test_an_agent_cannot_smuggle_in_a_marker_of_ours() -> None:
     text = feedback_yaml(Feedback(notes=f"x {marker('issue/1/a')}", blockers=(marker("pull/1"),)))
     assert marker_key(text) == ""
@@ -87,11 +82,18 @@ def test_an_agent_cannot_smuggle_in_a_marker_of_ours() -> None:
 
 def test_a_later_round_hides_neither_low_clarity_nor_notes_nor_blockers() -> None:
     first = Feedback(
-        task_clarity=3, blockers=("no schema",), self_assessment="partial", notes="it was unclear"
+        task_clarity=3,
+        blockers=("no schema",),
+        tokens_consumed=10,
+        self_assessment="partial",
+        notes="it was unclear",
     )
-    fix = Feedback(task_clarity=9, self_assessment="completed", notes="renamed it")
+    fix = Feedback(
+        task_clarity=9, tokens_consumed=5, self_assessment="completed", notes="renamed it"
+    )
     silent = Feedback(self_assessment="completed", notes="renamed it")
     feedback = joined(joined(joined(None, first), fix), silent)
     assert (feedback.task_clarity, feedback.self_assessment) == (3, "completed")
     assert feedback.notes.splitlines() == ["it was unclear", "renamed it"]
     assert feedback.blockers == ("no schema",)
+    assert feedback.tokens_consumed == 15

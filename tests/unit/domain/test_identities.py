@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 
-from caloron.domain.compat.default_skills import default_skills
 from caloron.domain.model.feedback import Feedback
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.status import Status
 from caloron.domain.reporting.history import history_record
-from caloron.domain.reporting.identities import manifest_of, next_version, versions_of
+from caloron.domain.reporting.identities import (
+    default_skills,
+    manifest_of,
+    next_version,
+    versions_of,
+)
 from caloron.domain.reporting.learnings import record_of
 from tests.unit.domain.test_retro import run, sprint_of, task
 

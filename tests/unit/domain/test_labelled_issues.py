@@ -7,27 +7,19 @@ import pytest
 
 from caloron.domain.model.effects import CreateIssue, Merge
 from caloron.domain.model.plan import PlannedTask
-from caloron.domain.model.snapshots import CommentSnapshot, marker, with_section
+from caloron.domain.model.snapshots import marker, with_section
 from caloron.domain.model.status import Status
 from caloron.domain.reporting.forge_texts import issue_body
 from caloron.domain.rules.evaluation import Evaluation
 from caloron.domain.rules.people.labelled_issues import read_text
 from caloron.testing import SprintDriver, planned
-from tests.support.sprints import issue_of, pull_of
+from tests.support.sprints import act, finishes, issue_of, phase, pull_of
 
 LABEL = "caloron:task"
 
 
-def phase(made: SprintDriver) -> str:
-    return made.state.sprint.phase
-
-
 def comments(made: SprintDriver, number: int) -> list[str]:
-    return [
-        o.body
-        for o in made.forge.objects.values()
-        if isinstance(o, CommentSnapshot) and o.issue == number and "<!--" in o.body
-    ]
+    return [c.body for c in made.forge.comments(number) if "<!--" in c.body]
 
 
 def test_a_labelled_issue_becomes_a_task_and_is_done_like_any_other(made: SprintDriver) -> None:
@@ -42,8 +34,7 @@ def test_a_labelled_issue_becomes_a_task_and_is_done_like_any_other(made: Sprint
     assert task.links.issue == n
     assert len(made.effects(CreateIssue)) == created
     assert "This is task `issue-" in comments(made, n)[0]
-    made.run()
-    assert set(made.statuses().values()) == {"Done"}
+    assert finishes(made)
     assert made.forge.issue(n).state == "closed"
 
 
@@ -58,66 +49,53 @@ def test_an_issue_without_the_label_or_with_our_marker_does_not_join(made: Sprin
 def test_a_labelled_issue_may_depend_on_tasks_and_issues_and_unknown_names_are_reported() -> None:
     made = SprintDriver.start(planned("a"), planned("b", "a"))
     first = made.person.open_issue("One", f"x\nDepends on: a, #{made.task('b').links.issue}", LABEL)
-    second = made.person.open_issue("Two", f"Depends on: `issue-{first}`, #999, nobody.", LABEL)
-    made.settle()
+    second = act(made).open_issue("Two", f"Depends on: `issue-{first}`, #999, nobody.", LABEL)
     assert made.task(f"issue-{first}").plan.depends_on == ("a", "b")
     assert made.task(f"issue-{second}").plan.depends_on == (f"issue-{first}",)
     comment = comments(made, second)[0]
     assert "`#999`" in comment
     assert "`nobody`" in comment
     assert Evaluation(made.state, 0.0).critical_path(made.task("a")) == 4
-    made.run()
-    assert set(made.statuses().values()) == {"Done"}
+    assert finishes(made)
 
 
 def test_two_issues_that_depend_on_each_other_make_no_cycle(made: SprintDriver) -> None:
     first = made.forge.number + 1
     made.person.open_issue("One", f"Depends on: #{first + 1}", LABEL)
-    made.person.open_issue("Two", f"Depends on: #{first}", LABEL)
-    made.settle()
+    act(made).open_issue("Two", f"Depends on: #{first}", LABEL)
     assert made.task(f"issue-{first}").plan.depends_on == (f"issue-{first + 1}",)
     assert made.task(f"issue-{first + 1}").plan.depends_on == ()
-    made.run()
-    assert set(made.statuses().values()) == {"Done"}
+    assert finishes(made)
 
 
 def test_a_comment_before_the_issue_joined_is_no_command(made: SprintDriver) -> None:
     n = made.person.open_issue("Talk", "x")
-    made.person.comment(n, "caloron:cancel")
-    made.settle()
-    made.person.set_labels(n, LABEL)
-    made.settle()
+    act(made).comment(n, "caloron:cancel")
+    act(made).set_labels(n, LABEL)
     assert made.status(f"issue-{n}") is Status.IN_PROGRESS
-    made.person.comment(n, "caloron:cancel")
-    made.settle()
+    act(made).comment(n, "caloron:cancel")
     assert made.status(f"issue-{n}") is Status.CANCELLED
 
 
 def test_removing_the_label_before_work_removes_the_task_and_adding_it_restores_it() -> None:
     made = SprintDriver.start(planned("a"))
-    n = made.person.open_issue("Later", "Depends on: a", LABEL)
-    made.settle()
-    made.person.set_labels(n)
-    made.settle()
+    n = act(made).open_issue("Later", "Depends on: a", LABEL)
+    act(made).set_labels(n)
     assert made.status(f"issue-{n}") is Status.CANCELLED
-    made.person.set_labels(n, LABEL)
-    made.settle()
+    act(made).set_labels(n, LABEL)
     assert made.status(f"issue-{n}") is Status.PENDING
 
 
 def test_removing_the_label_after_the_start_changes_nothing(made: SprintDriver) -> None:
-    n = made.person.open_issue("Now", "x", LABEL)
-    made.settle()
-    made.person.set_labels(n)
-    made.settle()
+    n = act(made).open_issue("Now", "x", LABEL)
+    act(made).set_labels(n)
     assert made.role(f"issue-{n}") == "implement"
 
 
 def test_a_labelled_issue_resumes_a_sprint_whose_last_task_just_ended(made: SprintDriver) -> None:
     made.run()
     assert phase(made) == "ended"
-    n = made.person.open_issue("One more", "x", LABEL)
-    made.settle()
+    n = act(made).open_issue("One more", "x", LABEL)
     assert phase(made) == "running"
     made.run()
     assert made.status(f"issue-{n}") is Status.DONE
@@ -150,25 +128,20 @@ def test_our_own_body_reads_back_as_its_source_text(plan: PlannedTask) -> None:
 
 
 def test_an_unchanged_text_is_no_edit(made: SprintDriver) -> None:
-    made.person.set_labels(issue_of(made), LABEL, "help wanted")
-    made.settle()
+    act(made).set_labels(issue_of(made), LABEL, "help wanted")
     assert made.task("a").conversation.edits == 0
 
 
-def test_the_section_of_an_agent_is_no_part_of_the_request() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_the_section_of_an_agent_is_no_part_of_the_request(made: SprintDriver) -> None:
     number = issue_of(made)
     text = "cycle 2\n- [ ] not asked for\n\nDepends on: #99"
     body = with_section(made.forge.issue(number).body, "cycle/allegro", text, add=True)
-    made.person.edit_issue(number, body)
-    made.settle()
+    act(made).edit_issue(number, body)
     assert made.task("a").conversation.edits == 0
-    made.person.edit_issue(number, body.replace("Do a", "Do it well"))
-    made.settle()
+    act(made).edit_issue(number, body.replace("Do a", "Do it well"))
     assert made.task("a").plan.agent_prompt == "Do it well"
     assert made.task("a").plan.acceptance == ()
-    labelled = made.person.open_issue("Dark mode", f"Make it dark.\n\n{body}", LABEL)
-    made.settle()
+    labelled = act(made).open_issue("Dark mode", f"Make it dark.\n\n{body}", LABEL)
     (joined,) = [t for t in made.state.tasks.values() if t.links.issue == labelled]
     assert "allegro" not in joined.plan.agent_prompt
     assert joined.plan.acceptance == ()
@@ -180,14 +153,12 @@ def test_an_edit_of_a_person_becomes_the_request(with_marker: bool) -> None:
     number = issue_of(made)
     item = made.item("a")
     body = made.forge.issue(number).body.replace("Do a", "Do it well\n\n- [ ] really")
-    made.person.edit_issue(number, body if with_marker else body.split("<!--")[0])
-    made.settle()
+    act(made).edit_issue(number, body if with_marker else body.split("<!--")[0])
     task = made.task("a")
     assert (task.plan.agent_prompt, task.plan.acceptance) == ("Do it well", ("really",))
     assert made.item("a") == item
     assert task.links.issue == number
-    made.run()
-    assert made.status("a") is Status.DONE
+    assert finishes(made)
 
 
 def test_an_approval_of_the_old_text_does_not_count(reviewed: SprintDriver) -> None:
@@ -197,26 +168,22 @@ def test_an_approval_of_the_old_text_does_not_count(reviewed: SprintDriver) -> N
     reviewed.perform(0)
     reviewed.tick()
     assert reviewed.task("a").merge.merging
-    reviewed.person.edit_issue(number, "Do something else")
-    reviewed.settle()
+    act(reviewed).edit_issue(number, "Do something else")
     assert not reviewed.effects(Merge)
     assert reviewed.role("a") == "review"
-    reviewed.run()
-    assert reviewed.status("a") is Status.DONE
+    assert finishes(reviewed)
 
 
 def test_a_reviewer_that_read_the_old_text_is_asked_again_if_it_approves() -> None:
     made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
     first = made.item("a")
-    made.person.edit_issue(issue_of(made), "Do something else")
-    made.settle()
+    act(made).edit_issue(issue_of(made), "Do something else")
     assert made.item("a") == first
     made.finish("a")
     assert made.role("a") == "review"
     assert made.item("a") != first
-    made.run()
-    assert made.status("a") is Status.DONE
+    assert finishes(made)
 
 
 def untrusted_issue(made: SprintDriver) -> int:
@@ -233,8 +200,7 @@ def approval_requests(made: SprintDriver, n: int) -> list[str]:
 
 def test_an_untrusted_issue_waits_for_approval_and_is_answered_once(made: SprintDriver) -> None:
     n = untrusted_issue(made)
-    made.person.set_labels(n, LABEL, "urgent")
-    made.settle()
+    act(made).set_labels(n, LABEL, "urgent")
     assert set(made.state.tasks) == {"a"}
     assert len(approval_requests(made, n)) == 1
     assert "@ada, who wrote it, has no say here" in approval_requests(made, n)[0]
@@ -243,11 +209,9 @@ def test_an_untrusted_issue_waits_for_approval_and_is_answered_once(made: Sprint
     ]
     made.tick()
     assert set(made.state.tasks) == {"a"}
-    made.user("anna").comment(n, "caloron:approve")
-    made.settle()
+    act(made, "anna").comment(n, "caloron:approve")
     assert made.task(f"issue-{n}").plan.agent_prompt == "first text"
-    made.run()
-    assert set(made.statuses().values()) == {"Done"}
+    assert finishes(made)
     assert len(approval_requests(made, n)) == 1
 
 
@@ -258,35 +222,21 @@ def test_an_issue_that_waits_for_approval_does_not_delay_the_end_of_the_sprint()
     assert phase(made) == "ended"
 
 
-def test_a_text_changed_after_the_approval_is_not_approved() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_a_text_changed_after_the_approval_is_not_approved(made: SprintDriver) -> None:
     n = untrusted_issue(made)
     made.user("anna").comment(n, "caloron:approve")
-    made.person.edit_issue(n, "evil")
-    made.settle()
+    act(made).edit_issue(n, "evil")
     assert set(made.state.tasks) == {"a"}
     assert "read it and say it again" in approval_requests(made, n)[-1]
     made.settle()
     assert len(approval_requests(made, n)) == 2
-    made.user("anna").comment(n, "caloron:approve")
-    made.settle()
+    act(made, "anna").comment(n, "caloron:approve")
     assert made.task(f"issue-{n}").plan.agent_prompt == "evil"
-
-
-def test_a_later_edit_of_an_untrusted_author_is_ignored() -> None:
-    made = SprintDriver.start(planned("a"))
-    n = untrusted_issue(made)
-    made.user("anna").comment(n, "caloron:approve")
-    made.settle()
-    made.person.edit_issue(n, "evil")
-    made.settle()
-    assert made.task(f"issue-{n}").plan.agent_prompt == "first text"
 
 
 def test_a_persons_approval_of_the_change_survives_a_changed_text(reviewed: SprintDriver) -> None:
     reviewed.person.review(pull_of(reviewed), "approved")
-    reviewed.person.edit_issue(issue_of(reviewed), "Do something else")
-    reviewed.settle()
+    act(reviewed).edit_issue(issue_of(reviewed), "Do something else")
     assert reviewed.status("a") is Status.DONE
 
 
@@ -295,40 +245,33 @@ def test_a_persons_approval_of_the_change_survives_a_changed_text(reviewed: Spri
 
 def approved_by_anna(made: SprintDriver) -> int:
     n = untrusted_issue(made)
-    made.user("anna").comment(n, "caloron:approve")
-    made.settle()
+    act(made, "anna").comment(n, "caloron:approve")
     assert made.task(f"issue-{n}").plan.agent_prompt == "first text"
     return n
 
 
-def test_closing_reopening_and_editing_approves_no_untrusted_issue() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_closing_reopening_and_editing_approves_no_untrusted_issue(made: SprintDriver) -> None:
     n = made.person.open_issue("Theirs", "first text", LABEL)
     made.facts[:] = [made.forge.change_issue(n, trusted=False, state="closed")]
     made.settle()
     made.person.reopen_issue(n)
-    made.person.edit_issue(n, "evil")
-    made.settle()
+    act(made).edit_issue(n, "evil")
     assert set(made.state.tasks) == {"a"}
 
 
 def test_closing_an_approved_issue_withdraws_the_approval(made: SprintDriver) -> None:
     n = untrusted_issue(made)
     made.user("anna").comment(n, "caloron:approve")
-    made.user("anna").close_issue(n)
-    made.settle()
-    made.person.reopen_issue(n)
-    made.settle()
+    act(made, "anna").close_issue(n)
+    act(made).reopen_issue(n)
     assert set(made.state.tasks) == {"a"}
 
 
-def test_a_text_that_changed_between_polls_is_not_approved() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_a_text_that_changed_between_polls_is_not_approved(made: SprintDriver) -> None:
     n = untrusted_issue(made)
     made.forge.change_issue(n, body="harmless")
     made.user("anna").comment(n, "caloron:approve")
-    made.person.edit_issue(n, "first text")
-    made.settle()
+    act(made).edit_issue(n, "first text")
     assert set(made.state.tasks) == {"a"}
     assert "read it and say it again" in approval_requests(made, n)[-1]
 
@@ -337,26 +280,21 @@ def test_an_untrusted_edit_needs_a_new_approval(made: SprintDriver) -> None:
     n = approved_by_anna(made)
     name = f"issue-{n}"
     made.bring_to_review(name)
-    made.person.edit_issue(n, "second text")
-    made.settle()
-    made.person.edit_issue(n, "third text")
-    made.settle()
+    act(made).edit_issue(n, "second text")
+    act(made).edit_issue(n, "third text")
     assert made.task(name).plan.agent_prompt == "first text"
     assert (
         len([body for body in approval_requests(made, n) if "goes on with the text it had" in body])
         == 1
     )
-    made.user("anna").comment(n, "caloron:approve")
-    made.settle()
+    act(made, "anna").comment(n, "caloron:approve")
     assert made.task(name).plan.agent_prompt == "third text"
     # The command approved the text, not a commit.
     assert made.task(name).review.approval is None
-    made.person.edit_issue(n, "evil")
-    made.settle()
+    act(made).edit_issue(n, "evil")
     assert made.task(name).plan.agent_prompt == "third text"
     made.user("anna").comment(n, "caloron:approve")
-    made.person.edit_issue(n, "worse")
-    made.settle()
+    act(made).edit_issue(n, "worse")
     assert made.task(name).plan.agent_prompt == "third text"
 
 
@@ -364,22 +302,17 @@ def test_a_restored_untrusted_text_needs_no_new_approval(made: SprintDriver) -> 
     n = approved_by_anna(made)
     name = f"issue-{n}"
     made.bring_to_review(name)
-    made.person.edit_issue(n, "evil")
-    made.settle()
-    made.person.edit_issue(n, "first text")
-    made.settle()
+    act(made).edit_issue(n, "evil")
+    act(made).edit_issue(n, "first text")
     made.user("anna").comment(n, "caloron:approve")
-    made.person.edit_issue(n, "evil")
-    made.settle()
+    act(made).edit_issue(n, "evil")
     assert made.task(name).plan.agent_prompt == "first text"
 
 
-def test_an_approval_of_a_commit_stays_while_the_text_is_approved() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_an_approval_of_a_commit_stays_while_the_text_is_approved(made: SprintDriver) -> None:
     name = f"issue-{approved_by_anna(made)}"
     made.bring_to_review(name)
-    made.user("anna").comment(issue_of(made, name), "caloron:approve")
-    made.settle()
+    act(made, "anna").comment(issue_of(made, name), "caloron:approve")
     assert made.status(name) is Status.DONE
 
 
@@ -387,21 +320,15 @@ def test_an_untrusted_author_who_reopens_her_issue_does_not_reopen_the_task() ->
     made = SprintDriver.start(planned("a"))
     n = approved_by_anna(made)
     name = f"issue-{n}"
-    made.user("anna").close_issue(n)
-    made.settle()
-    made.person.reopen_issue(n)
-    made.settle()
-    made.person.set_labels(n, LABEL, "urgent")
-    made.settle()
+    act(made, "anna").close_issue(n)
+    act(made).reopen_issue(n)
+    act(made).set_labels(n, LABEL, "urgent")
     assert made.status(name) is Status.CANCELLED
     assert (
         len([body for body in approval_requests(made, n) if "stays cancelled until" in body]) == 1
     )
-    made.user("anna").comment(n, "caloron:retry")
-    made.settle()
+    act(made, "anna").comment(n, "caloron:retry")
     assert made.status(name) is Status.IN_PROGRESS
-    made.user("anna").close_issue(n)
-    made.settle()
-    made.person.reopen_issue(n)
-    made.settle()
+    act(made, "anna").close_issue(n)
+    act(made).reopen_issue(n)
     assert made.status(name) is Status.CANCELLED

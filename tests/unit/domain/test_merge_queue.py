@@ -13,7 +13,7 @@ from caloron.domain.model.facts import EffectDone
 from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why
 from caloron.testing import SprintDriver, planned
-from tests.support.sprints import escalation_of, issue_of, pull_of
+from tests.support.sprints import act, escalation_of, finishes, issue_of, pull_of
 
 NAMES = "abcdefgh"
 
@@ -74,7 +74,6 @@ def every_merge_was_covered(made: SprintDriver) -> None:
     """Assert that a green verification covers the main after each merge."""
     greens = [tree for tree, green in made.verifications if green]
     for merge in made.effects(Merge):
-        assert isinstance(merge, Merge)
         tree = made.forge.trees[made.forge.pull(merge.pull).merge_commit]
         unverified_merge = made.forge.ignores_base and tree[-2] not in made.forge.trees[merge.base]
         assert unverified_merge or any(green[: len(tree)] == tree for green in greens), (
@@ -112,16 +111,14 @@ def test_one_ready_change_on_a_main_that_moved_costs_one() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 8])
-def test_ready_changes_are_verified_once_together_and_merged_in_order(
-    count: int,
-) -> None:
+def test_ready_changes_are_verified_once_together_and_merged_in_order(count: int) -> None:
     made = ready(count)
     heads = tuple(head(made, name) for name in NAMES[:count])
     assert made.work("a").batch == heads
     verify_all(made)
     assert statuses(made) == "D" * count
     assert len(made.verifications) == 1
-    merges = [m for m in made.effects(Merge) if isinstance(m, Merge)]
+    merges = made.effects(Merge)
     assert tuple(m.head for m in merges) == heads
     assert len({m.base for m in merges}) == count, "each on top of the one before"
     main_is_green(made)
@@ -237,8 +234,7 @@ def test_a_main_that_a_person_moved_verifies_the_batch_again() -> None:
     made = ready(3)
     (item,) = made.queue
     made.end(item)
-    made.person.push_main()
-    made.settle()
+    act(made).push_main()
     assert made.work("a").batch == tuple(head(made, name) for name in "abc")
     verify_all(made)
     assert (statuses(made), len(made.verifications)) == ("DDD", 2)
@@ -248,8 +244,7 @@ def test_a_main_that_a_person_moved_verifies_the_batch_again() -> None:
 def test_a_main_moved_between_two_merges_verifies_the_rest_again() -> None:
     made = verified(3)
     made.perform(0)
-    made.person.push_main()
-    made.settle()
+    act(made).push_main()
     assert statuses(made) == "DVV"
     assert not made.refused, "no merge was tried on a main that is known to have moved"
     assert made.work("b").batch == (head(made, "b"), head(made, "c"))
@@ -289,8 +284,7 @@ def test_a_member_that_a_person_merged_into_another_main_does_not_count_as_verif
 def test_a_member_that_is_withdrawn_while_it_is_verified_leaves_and_the_rest_starts_anew() -> None:
     for name in "abc":
         made = ready(3)
-        made.person.review(pull_of(made, name), "changes_requested", "not like this")
-        made.settle()
+        act(made).review(pull_of(made, name), "changes_requested", "not like this")
         others = [n for n in "abc" if n != name]
         assert made.work(others[0]).batch == tuple(head(made, n) for n in others)
         assert made.role(name) == "fix"
@@ -302,8 +296,7 @@ def test_a_member_that_is_withdrawn_while_it_is_verified_leaves_and_the_rest_sta
 def test_a_member_withdrawn_after_the_verification_verifies_the_rest_again() -> None:
     made = verified(3)
     made.perform(0)
-    made.person.close_issue(issue_of(made, "b"))
-    made.settle()
+    act(made).close_issue(issue_of(made, "b"))
     assert statuses(made)[0] == "D"
     assert made.status("b") is Status.CANCELLED
     verify_all(made)
@@ -327,8 +320,7 @@ def test_all_members_may_be_withdrawn_during_the_first_merge() -> None:
 
 def test_a_push_by_a_person_takes_the_change_out_of_the_train() -> None:
     made = ready(2)
-    made.person.push(pull_of(made, "b"))
-    made.settle()
+    act(made).push(pull_of(made, "b"))
     assert made.state.sprint.merge_train is None
     assert made.work("a").batch == ()
 
@@ -411,8 +403,7 @@ def test_a_ci_that_never_ends_needs_a_person_after_two_hours(reviewed: SprintDri
     reviewed.settle()
     assert reviewed.status("a") is Status.ESCALATED
     reviewed.forge.ci.clear()
-    reviewed.person.comment(escalation_of(reviewed), "resolved")
-    reviewed.settle()
+    act(reviewed).comment(escalation_of(reviewed), "resolved")
     assert reviewed.status("a") is Status.DONE
 
 
@@ -423,12 +414,10 @@ def test_a_red_ci_sends_the_change_back_as_a_fix_round_that_an_approval_does_not
     old = head(made, "a")
     made.finish("a")
     assert made.role("a") == "fix"
-    made.person.review(pull_of(made), "approved")
-    made.settle()
+    act(made).review(pull_of(made), "approved")
     assert made.role("a") == "fix"
     assert made.task("a").review.rejected == (old,)
-    made.run()
-    assert made.status("a") is Status.DONE
+    assert finishes(made)
 
 
 def test_a_train_waits_a_minute_for_the_ci_of_a_member_and_then_continues_without_it() -> None:

@@ -9,27 +9,27 @@ import pytest
 
 from caloron.domain.model.effects import CreateIssue
 from caloron.domain.model.facts import PlanApproved, PlanEdited
-from caloron.domain.model.snapshots import CommentSnapshot
 from caloron.domain.reporting.explain import why_sprint
 from caloron.domain.reporting.inbox import inbox_items
 from caloron.domain.rules.people.plan_issue import MAX_BODY, block_of, parse_block
 from caloron.testing import SprintDriver, new_state, planned
-from tests.support.sprints import CALORON, PERSON
+from tests.support.sprints import CALORON, PERSON, act, configure, finishes, phase
 
 PLAN = (planned("a"), planned("b", "a"))
 
 
-def phase(made: SprintDriver) -> str:
-    return made.state.sprint.phase
-
-
 def awaiting_approval(*plan: object) -> SprintDriver:
     state = new_state(*(plan or PLAN), ask=True)  # type: ignore[arg-type]
-    state.sprint.settings = msgspec.structs.replace(state.sprint.settings, plan_on_forge=True)
+    configure(state, plan_on_forge=True)
     state.sprint.settings = msgspec.structs.replace(state.sprint.settings, frameworks=("stub",))
     made = SprintDriver(state)
     made.settle()
     return made
+
+
+@pytest.fixture
+def made() -> SprintDriver:
+    return awaiting_approval()
 
 
 def number(made: SprintDriver) -> int:
@@ -42,25 +42,17 @@ def number(made: SprintDriver) -> int:
 def edit(made: SprintDriver, old: str, new: str) -> None:
     body = made.forge.issue(number(made)).body
     assert old in body
-    made.person.edit_issue(number(made), body.replace(old, new))
-    made.settle()
+    act(made).edit_issue(number(made), body.replace(old, new))
 
 
 def answers(made: SprintDriver) -> list[str]:
-    comments = [
-        (o.id, o.body.split("\n\n<!--")[0])
-        for o in made.forge.objects.values()
-        if isinstance(o, CommentSnapshot) and (o.issue, o.author) == (number(made), CALORON)
-        if "<!--" in o.body
-    ]
-    return [text for _, text in sorted(comments)]
+    comments = [c for c in made.forge.comments(number(made)) if c.author == CALORON]
+    return [c.body.split("\n\n<!--")[0] for c in comments if "<!--" in c.body]
 
 
-def test_a_plan_that_waits_for_approval_is_one_issue_on_the_forge() -> None:
-    made = awaiting_approval()
+def test_a_plan_that_waits_for_approval_is_one_issue_on_the_forge(made: SprintDriver) -> None:
     assert phase(made) == "approval"
     (create,) = made.effects(CreateIssue)
-    assert isinstance(create, CreateIssue)
     assert create.title == "Plan of sprint shop-1: a shop"
     assert create.labels == ("caloron:plan",)
     assert "| `b` | Title of b | a | change | - |" in create.body
@@ -69,29 +61,20 @@ def test_a_plan_that_waits_for_approval_is_one_issue_on_the_forge() -> None:
 
 
 @pytest.mark.parametrize("who", [PERSON, CALORON])
-def test_the_command_of_a_person_approves_the_plan_even_from_our_account(who: str) -> None:
+def test_the_command_of_a_person_approves_the_plan_and_closes_its_issue(who: str) -> None:
+    """A person may use our own account."""
     made = awaiting_approval()
-    made.user(who).comment(number(made), "caloron:approve\nlooks good")
-    made.settle()
+    act(made, who).comment(number(made), "caloron:approve\nlooks good")
     assert phase(made) == "running"
     assert made.role("a") == "implement"
-
-
-def test_an_approved_plan_issue_is_closed_and_names_the_issues_of_the_tasks() -> None:
-    made = awaiting_approval()
-    made.person.comment(number(made), "caloron:approve")
-    made.settle()
     issues = {t.id: t.links.issue for t in made.state.tasks.values()}
-    assert answers(made) == [
-        f"Approved. The tasks of this plan:\n\n- #{issues['a']} `a`\n- #{issues['b']} `b`"
-    ]
+    listed = f"- #{issues['a']} `a`\n- #{issues['b']} `b`"
+    assert answers(made)[-1] == f"Approved. The tasks of this plan:\n\n{listed}"
     assert made.forge.issue(number(made)).state == "closed"
-    made.run()
-    assert set(made.statuses().values()) == {"Done"}
+    assert finishes(made)
 
 
-def test_an_approval_at_the_terminal_closes_the_issue() -> None:
-    made = awaiting_approval()
+def test_an_approval_at_the_terminal_closes_the_issue(made: SprintDriver) -> None:
     made.tick(PlanApproved())
     made.settle()
     assert phase(made) == "running"
@@ -99,29 +82,24 @@ def test_an_approval_at_the_terminal_closes_the_issue() -> None:
 
 
 @pytest.mark.parametrize("body", ["approve", "I caloron:approve", "caloron:approve it", "fine"])
-def test_only_the_whole_first_line_approves(body: str) -> None:
-    made = awaiting_approval()
-    made.person.comment(number(made), body)
-    made.settle()
+def test_only_the_whole_first_line_approves(body: str, made: SprintDriver) -> None:
+    act(made).comment(number(made), body)
     assert phase(made) == "approval"
 
 
-def test_the_command_of_an_untrusted_author_is_ignored() -> None:
-    made = awaiting_approval()
+def test_the_command_of_an_untrusted_author_is_ignored(made: SprintDriver) -> None:
     seen = made.person.comment(number(made), "caloron:approve")
     made.facts[:] = [msgspec.structs.replace(seen, trusted=False, version=seen.version + 1)]
     made.tick()
     assert phase(made) == "approval"
 
 
-def test_an_edit_of_the_block_replaces_the_plan_and_is_answered() -> None:
-    made = awaiting_approval()
+def test_an_edit_of_the_block_replaces_the_plan_and_is_answered(made: SprintDriver) -> None:
     edit(made, "Title of b", "Something else")
     assert made.task("b").plan.title == "Something else"
     assert len(answers(made)) == 1
     assert "| `b` | Something else | a |" in answers(made)[0]
-    made.person.comment(number(made), "caloron:approve")
-    made.settle()
+    act(made).comment(number(made), "caloron:approve")
     assert made.forge.issue(made.task("b").links.issue).title == "Something else"
 
 
@@ -129,16 +107,14 @@ def test_after_an_edit_the_table_matches_the_block_and_text_of_people_stays() ->
     made = awaiting_approval()
     body = made.forge.issue(number(made)).body
     edited = body.replace('"Title of b"', '"New | title"') + "\n\nMy own words."
-    made.person.edit_issue(number(made), edited.replace("\n", "\r\n"))
-    made.settle()
+    act(made).edit_issue(number(made), edited.replace("\n", "\r\n"))
     shown = made.forge.issue(number(made)).body
     assert "| `b` | New \\| title | a |" in shown
     assert "| `b` | Title of b |" not in shown
     assert "| `a` | Title of a |" in shown
     assert "My own words." in shown
     assert len(answers(made)) == 1, "our own edit is no edit of a person"
-    made.person.comment(number(made), "caloron:approve")
-    made.settle()
+    act(made).comment(number(made), "caloron:approve")
     assert phase(made) == "running"
 
 
@@ -153,36 +129,29 @@ def test_an_invalid_edit_changes_nothing_and_is_answered_once_with_every_error()
     assert len(answers(made)) == 1
 
 
-def test_an_invalid_plan_is_approved_only_after_its_correction() -> None:
-    made = awaiting_approval()
+def test_an_invalid_plan_is_approved_only_after_its_correction(made: SprintDriver) -> None:
     edit(made, '"id": "a"', '"id": "A!"')
-    made.person.comment(number(made), "caloron:approve")
-    made.settle()
+    act(made).comment(number(made), "caloron:approve")
     assert phase(made) == "approval"
     assert "correct it first" in answers(made)[-1]
     edit(made, '"id": "A!"', '"id": "a"')
-    made.person.comment(number(made), "caloron:approve")
-    made.settle()
+    act(made).comment(number(made), "caloron:approve")
     assert phase(made) == "running"
 
 
-def test_a_reverted_edit_restores_the_first_plan() -> None:
-    made = awaiting_approval()
+def test_a_reverted_edit_restores_the_first_plan(made: SprintDriver) -> None:
     edit(made, "Title of b", "Something else")
     edit(made, '"title": "Something else"', '"title": "Title of b"')
     assert made.task("b").plan.title == "Title of b"
 
 
-def test_a_deleted_block_is_reported_and_the_plan_stays() -> None:
-    made = awaiting_approval()
-    made.person.edit_issue(number(made), "no plan any more")
-    made.settle()
+def test_a_deleted_block_is_reported_and_the_plan_stays(made: SprintDriver) -> None:
+    act(made).edit_issue(number(made), "no plan any more")
     assert set(made.state.tasks) == {"a", "b"}
     assert "no block of JSON" in answers(made)[0]
 
 
-def test_a_plan_that_was_edited_at_the_terminal_is_shown_in_the_issue() -> None:
-    made = awaiting_approval()
+def test_a_plan_that_was_edited_at_the_terminal_is_shown_in_the_issue(made: SprintDriver) -> None:
     made.tick(PlanEdited(tasks=(planned("c"),), at=1.0))
     made.settle()
     assert '"id": "c"' in made.forge.issue(number(made)).body
@@ -191,8 +160,7 @@ def test_a_plan_that_was_edited_at_the_terminal_is_shown_in_the_issue() -> None:
     assert made.task("c").plan.title == "Another title"
 
 
-def test_an_edit_on_the_forge_wins_over_an_edit_at_the_terminal() -> None:
-    made = awaiting_approval()
+def test_an_edit_on_the_forge_wins_over_an_edit_at_the_terminal(made: SprintDriver) -> None:
     made.tick(PlanEdited(tasks=(planned("c"),), at=1.0))
     edit(made, "Title of b", "From the forge")
     assert made.task("b").plan.title == "From the forge"
@@ -201,8 +169,7 @@ def test_an_edit_on_the_forge_wins_over_an_edit_at_the_terminal() -> None:
 
 def test_closing_the_issue_declines_the_plan_and_reopening_it_waits_again() -> None:
     made = awaiting_approval()
-    made.person.close_issue(number(made))
-    made.settle()
+    act(made).close_issue(number(made))
     assert phase(made) == "approval"
     assert made.state.sprint.planning.approval is not None
     assert made.state.sprint.planning.approval.declined == PERSON
@@ -210,16 +177,13 @@ def test_closing_the_issue_declines_the_plan_and_reopening_it_waits_again() -> N
     assert "waits for your yes" not in why_sprint(made.state.sprint)
     (item,) = inbox_items(made.state, running=False)
     assert "declined: ada" in item.why
-    made.person.reopen_issue(number(made))
-    made.settle()
+    act(made).reopen_issue(number(made))
     assert made.state.sprint.planning.approval.declined == ""
     assert "waits for your yes" in why_sprint(made.state.sprint)
 
 
-def test_other_commands_are_answered_on_the_plan_issue() -> None:
-    made = awaiting_approval()
-    made.person.comment(number(made), "caloron:retry")
-    made.settle()
+def test_other_commands_are_answered_on_the_plan_issue(made: SprintDriver) -> None:
+    act(made).comment(number(made), "caloron:retry")
     assert "is approved with `caloron:approve`" in answers(made)[0]
 
 
@@ -237,7 +201,6 @@ def test_a_plan_that_is_too_long_for_a_forge_can_still_be_approved_there() -> No
     long = msgspec.structs.replace(planned("a"), agent_prompt="x" * (MAX_BODY + 1))
     made = awaiting_approval(long)
     assert len(made.forge.issue(number(made)).body) < MAX_BODY
-    made.person.comment(number(made), "caloron:approve")
-    made.settle()
+    act(made).comment(number(made), "caloron:approve")
     assert made.task("a").plan.agent_prompt == long.agent_prompt
     assert phase(made) == "running"

@@ -9,7 +9,7 @@ from caloron.domain.model.facts import EffectDone
 from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why
 from caloron.testing import SprintDriver, planned
-from tests.support.sprints import PERSON, escalation_of
+from tests.support.sprints import PERSON, act, escalation_of, finish_twice, finishes
 from tests.unit.domain.test_evaluate import merge_is_due
 
 
@@ -26,6 +26,11 @@ def merge_into_moved_main(*more: str) -> SprintDriver:
     made.poll()
     made.tick()
     return made
+
+
+@pytest.fixture
+def moved() -> SprintDriver:
+    return merge_into_moved_main()
 
 
 def reverted(made: SprintDriver, *, until: type) -> None:
@@ -49,13 +54,6 @@ def reverted(made: SprintDriver, *, until: type) -> None:
 def commit_of_a_person(made: SprintDriver) -> str:
     """The commit that a person pushed to main just before the merge."""
     return made.forge.trees[made.forge.branches["main"]][-2]
-
-
-def test_a_merge_of_the_verified_tree_completes_the_task_without_another_run() -> None:
-    made = SprintDriver.start(planned("a"))
-    made.run()
-    assert made.status("a") is Status.DONE
-    assert len(made.verifications) == 1
 
 
 def test_a_merge_into_a_moved_main_is_done_after_main_is_verified_again() -> None:
@@ -93,12 +91,10 @@ def test_no_other_change_is_merged_before_the_post_merge_check_ends() -> None:
     made.finish("b")
     assert made.role("a") == "verify"
     assert made.task("b").merge.merging == ""
-    assert why(made.state, made.task("b")) == (
-        "approved: waiting for its turn to merge, after the merge of a is settled"
-    )
+    line = "approved: waiting for its turn to merge, after the merge of a is settled"
+    assert why(made.state, made.task("b")) == line
     made.finish("a")
-    made.run()
-    assert made.statuses() == {"a": "Done", "b": "Done"}
+    assert finishes(made)
 
 
 def test_a_change_that_turned_main_red_is_reverted_and_returns_in_a_new_pull_request() -> None:
@@ -112,10 +108,8 @@ def test_a_change_that_turned_main_red_is_reverted_and_returns_in_a_new_pull_req
     made.settle()
     task = made.task("a")
     (revert,) = made.effects(MakeRevert)
-    assert isinstance(revert, MakeRevert)
     assert revert.branch == "caloron/revert/shop-1/a/1"
     opened = made.effects(OpenPull)[-1]
-    assert isinstance(opened, OpenPull)
     assert opened.title == f"Revert #{old_pull}: [a] Title of a"
     assert old_head not in made.forge.trees[made.forge.branches["main"]]
     assert made.forge.issue(issue).state == "open"
@@ -125,30 +119,26 @@ def test_a_change_that_turned_main_red_is_reverted_and_returns_in_a_new_pull_req
     assert "main was red with" in work.reason
     assert (task.links.generation, task.links.pull, task.merge.unverified) == (2, None, "")
     assert old_head in task.review.rejected
-    made.run()
-    assert made.status("a") is Status.DONE
+    assert finishes(made)
     assert task.links.pull != old_pull
 
 
-def test_the_revert_is_verified_before_it_is_merged() -> None:
-    made = merge_into_moved_main()
-    reverted(made, until=Merge)
-    tree, green = made.verifications[-1]
+def test_the_revert_is_verified_before_it_is_merged(moved: SprintDriver) -> None:
+    reverted(moved, until=Merge)
+    tree, green = moved.verifications[-1]
     assert green
-    assert made.task("a").change.head not in tree
-    merge = made.journal[0]
+    assert moved.task("a").change.head not in tree
+    merge = moved.journal[0]
     assert isinstance(merge, Merge)
-    assert merge.base == made.forge.branches["main"]
+    assert merge.base == moved.forge.branches["main"]
 
 
 def test_a_main_that_is_red_without_the_change_needs_a_person_and_stops_the_merge_queue() -> None:
     made = merge_into_moved_main("b")
     made.bring_to_review("b")
     made.red.add(commit_of_a_person(made))
-    for _ in range(2):
-        made.finish("a")
-    for _ in range(2):
-        made.finish("a")
+    finish_twice(made, "a")
+    finish_twice(made, "a")
     assert made.status("a") is Status.ESCALATED
     assert "red also without" in made.task("a").reason
     assert made.effects(ClosePull)
@@ -157,34 +147,30 @@ def test_a_main_that_is_red_without_the_change_needs_a_person_and_stops_the_merg
     assert made.state.sprint.phase == "ended", "nothing can move without a person"
     made.red.clear()
     made.person.comment(escalation_of(made), "resolved")
-    made.run()
-    assert made.statuses() == {"a": "Done", "b": "Done"}
+    assert finishes(made)
 
 
-def test_a_revert_that_conflicts_needs_a_person() -> None:
-    made = merge_into_moved_main()
-    reverted(made, until=MakeRevert)
-    made.refuse(made.journal.pop(0), "conflict", "what came after it changed x.py")
-    made.settle()
-    assert made.status("a") is Status.ESCALATED
-    assert "cannot be taken out: what came after it changed x.py" in made.task("a").reason
-    assert made.task("a").merge.unverified
+def test_a_revert_that_conflicts_needs_a_person(moved: SprintDriver) -> None:
+    reverted(moved, until=MakeRevert)
+    moved.refuse(moved.journal.pop(0), "conflict", "what came after it changed x.py")
+    moved.settle()
+    assert moved.status("a") is Status.ESCALATED
+    assert "cannot be taken out: what came after it changed x.py" in moved.task("a").reason
+    assert moved.task("a").merge.unverified
 
 
-def test_a_main_that_moved_again_is_verified_again_before_a_revert() -> None:
-    made = merge_into_moved_main()
-    made.red_together.append({made.task("a").change.head, commit_of_a_person(made)})
+def test_a_main_that_moved_again_is_verified_again_before_a_revert(moved: SprintDriver) -> None:
+    moved.red_together.append({moved.task("a").change.head, commit_of_a_person(moved)})
     for _ in range(2):
-        made.end(made.item("a"))
-        made.red_together.clear()
-        made.person.push_main()
-        made.settle()
-        made.red_together.append({made.task("a").change.head, "c3"})
-    assert made.role("a") == "verify"
-    made.red_together.clear()
-    made.finish("a")
-    assert made.status("a") is Status.DONE
-    assert not made.effects(MakeRevert)
+        moved.end(moved.item("a"))
+        moved.red_together.clear()
+        act(moved).push_main()
+        moved.red_together.append({moved.task("a").change.head, "c3"})
+    assert moved.role("a") == "verify"
+    moved.red_together.clear()
+    moved.finish("a")
+    assert moved.status("a") is Status.DONE
+    assert not moved.effects(MakeRevert)
 
 
 def test_a_merge_by_a_person_is_never_reverted(made: SprintDriver) -> None:
@@ -200,8 +186,7 @@ def test_a_merge_by_a_person_is_never_reverted(made: SprintDriver) -> None:
     assert PERSON in made.task("a").reason
 
 
-def test_a_merge_reported_as_a_persons_is_not_reverted() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_a_merge_reported_as_a_persons_is_not_reverted(made: SprintDriver) -> None:
     made.bring_to_review("a")
     made.end(made.item("a"))
     merge = merge_is_due(made)
@@ -226,25 +211,23 @@ def test_a_revert_that_a_person_merges_is_followed_by_a_verification_of_main() -
     assert made.role("a") == "fix"
 
 
-def test_a_person_who_closes_the_revert_stops_it() -> None:
-    made = merge_into_moved_main()
-    reverted(made, until=Merge)
-    merge = made.journal.pop(0)
+def test_a_person_who_closes_the_revert_stops_it(moved: SprintDriver) -> None:
+    reverted(moved, until=Merge)
+    merge = moved.journal.pop(0)
     assert isinstance(merge, Merge)
-    made.person.close_pull(merge.pull)
-    made.refuse(merge, "refused")
-    made.settle()
-    assert made.status("a") is Status.ESCALATED
-    assert f"{PERSON} closed the revert" in made.task("a").reason
+    moved.person.close_pull(merge.pull)
+    moved.refuse(merge, "refused")
+    moved.settle()
+    assert moved.status("a") is Status.ESCALATED
+    assert f"{PERSON} closed the revert" in moved.task("a").reason
 
 
-def test_the_issue_is_reopened_before_the_agent_continues() -> None:
-    made = merge_into_moved_main()
-    reverted(made, until=ReopenIssue)
-    assert made.task("a").merge.revert is not None
-    assert "a" not in [owner for owner, _ in made.queue.values()]
-    made.settle()
-    assert made.role("a") == "fix"
+def test_the_issue_is_reopened_before_the_agent_continues(moved: SprintDriver) -> None:
+    reverted(moved, until=ReopenIssue)
+    assert moved.task("a").merge.revert is not None
+    assert "a" not in [owner for owner, _ in moved.queue.values()]
+    moved.settle()
+    assert moved.role("a") == "fix"
 
 
 @pytest.mark.parametrize("refusal", ["stale_base", "stale_head"])

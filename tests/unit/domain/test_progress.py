@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from caloron.domain.model.effects import Describe, ReportProgress
@@ -11,15 +10,21 @@ from caloron.domain.model.snapshots import CommentSnapshot, has_section, marker_
 from caloron.domain.model.sprint import Unavailable
 from caloron.domain.reporting.progress_page import page, progress_key, section_name
 from caloron.testing import SprintDriver, planned
-from tests.support.sprints import SPRINT, escalation_of, issue_of, pull_of
+from tests.support.sprints import (
+    SPRINT,
+    act,
+    configure,
+    escalation_of,
+    finish_twice,
+    finishes,
+    issue_of,
+    pull_of,
+)
 
 
 def comments(made: SprintDriver, task: str) -> list[CommentSnapshot]:
-    return [
-        seen
-        for seen in made.forge.objects.values()
-        if isinstance(seen, CommentSnapshot) and marker_key(seen.body) == progress_key(SPRINT, task)
-    ]
+    key = progress_key(SPRINT, task)
+    return [c for c in made.forge.comments(issue_of(made, task)) if marker_key(c.body) == key]
 
 
 def updates(made: SprintDriver, task: str) -> list[ReportProgress]:
@@ -29,15 +34,16 @@ def updates(made: SprintDriver, task: str) -> list[ReportProgress]:
 def test_each_task_has_one_progress_comment(chain: SprintDriver) -> None:
     chain.run()
     for task in ("a", "b"):
-        assert len(comments(chain, task)) == 1
-        assert len(updates(chain, task)) > 2
         (comment,) = comments(chain, task)
+        first, *later = updates(chain, task)
+        # Later updates use the known id of the comment.
+        assert first.comment is None
+        assert {update.comment for update in later} == {comment.id}
         assert comment.issue == chain.task(task).links.issue
         assert "is **Done**" in comment.body
 
 
-def test_the_comment_states_the_task_and_its_history() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_the_comment_states_the_task_and_its_history(made: SprintDriver) -> None:
     made.bring_to_review("a")
     task = made.task("a")
     body = comments(made, "a")[0].body
@@ -52,9 +58,7 @@ def test_the_comment_states_the_task_and_its_history() -> None:
 @pytest.mark.parametrize(("until", "shown"), [(1e6, True), (1000.0, False)])
 def test_only_an_active_limit_is_a_reason_to_wait(until: float, shown: bool) -> None:
     made = SprintDriver.start(planned("a"))
-    made.state.sprint.settings = msgspec.structs.replace(
-        made.state.sprint.settings, framework="claude-code"
-    )
+    configure(made.state, framework="claude-code")
     made.bring_to_review("a")
     made.state.sprint.availability.providers = {
         "claude-code": Unavailable(until=until, what="rate limit")
@@ -90,32 +94,22 @@ def test_the_comment_of_an_escalated_task_names_its_stop_and_its_next_step() -> 
     made.bring_to_review("a")
     head = made.task("a").change.head
     made.finish("a", answer="CHANGES_NEEDED: no tests")
-    for _ in range(2):
-        made.finish("a", changes=False, exit_code=3, session="talk")
+    finish_twice(made, "a", changes=False, exit_code=3, session="talk")
     body = comments(made, "a")[0].body
     assert f"| stopped at | {head} on agent/a/shop-1 |" in body
     assert f"| then follows | fix from {head} with the conversation so far |" in body
     assert "goes on when a person says so |" in body
-    made.person.comment(escalation_of(made), "resolved")
-    made.settle()
+    act(made).comment(escalation_of(made), "resolved")
     body = comments(made, "a")[0].body
     assert "then follows" not in body
     assert "at work, again after: ended with exit code 3" in body
 
 
 def test_work_that_a_person_ended_is_marked_as_ended_by_that_person(made: SprintDriver) -> None:
-    made.person.comment(issue_of(made), "caloron:take-over")
-    made.settle()
+    act(made).comment(issue_of(made), "caloron:take-over")
     body = comments(made, "a")[0].body
     assert "| stopped at | nothing was pushed yet |" in body
     assert "stopped: taken over by ada; goes on when a person says so |" in body
-
-
-def test_later_updates_use_the_known_id_of_the_comment(made: SprintDriver) -> None:
-    made.run()
-    first, *later = updates(made, "a")
-    assert first.comment is None
-    assert {update.comment for update in later} == {comments(made, "a")[0].id}
 
 
 def test_a_newer_update_replaces_a_pending_update(reviewed: SprintDriver) -> None:
@@ -129,19 +123,12 @@ def test_a_newer_update_replaces_a_pending_update(reviewed: SprintDriver) -> Non
     assert len(waiting) == 1
 
 
-def test_the_same_ticks_again_plan_nothing(made: SprintDriver) -> None:
-    made.settle()
-    decision = made.tick()
-    assert not [a for a in decision.actions if isinstance(a, ReportProgress)]
-
-
 def test_a_refused_comment_delays_no_task(made: SprintDriver) -> None:
     made.tick()
     for effect in [e for e in made.journal if isinstance(e, ReportProgress)]:
         made.journal.remove(effect)
         made.refuse(effect, "refused")
-    made.run()
-    assert made.statuses() == {"a": "Done"}
+    assert finishes(made)
 
 
 def described(made: SprintDriver, task: str) -> list[Describe]:
@@ -161,8 +148,7 @@ def test_work_of_one_cycle_does_not_change_the_description(made: SprintDriver) -
     assert "| cycle | 1 |" in comments(made, "a")[0].body
 
 
-def test_the_second_cycle_adds_a_section_that_stays_up_to_date() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_the_second_cycle_adds_a_section_that_stays_up_to_date(made: SprintDriver) -> None:
     made.bring_to_review("a")
     before = made.forge.pull(made.task("a").links.pull).body
     rejected(made, "a")
@@ -180,7 +166,6 @@ def test_the_second_cycle_adds_a_section_that_stays_up_to_date() -> None:
 
 
 def test_a_wake_for_the_same_piece_of_work_is_a_cycle_too(made: SprintDriver) -> None:
-    made.settle()
     made.finish("a", changes=False, exit_code=3)
     assert "/1-implement" in made.item("a")
     made.bring_to_review("a")
@@ -202,8 +187,7 @@ def test_a_section_that_a_person_removed_is_not_added_again() -> None:
     made = SprintDriver.start(planned("a"), max_fix_rounds=9)
     rejected(made, "a")
     number = pull_of(made)
-    made.person.edit_pull(number, "My own words.")
-    made.settle()
+    act(made).edit_pull(number, "My own words.")
     rejected(made, "a")
     made.run()
     assert made.forge.pull(number).body == "My own words."
@@ -212,8 +196,7 @@ def test_a_section_that_a_person_removed_is_not_added_again() -> None:
 def test_text_of_a_person_around_the_section_stays(made: SprintDriver) -> None:
     rejected(made, "a")
     number = pull_of(made)
-    made.person.edit_pull(number, f"Before.\n\n{made.forge.pull(number).body}\n\nAfter.")
-    made.settle()
+    act(made).edit_pull(number, f"Before.\n\n{made.forge.pull(number).body}\n\nAfter.")
     made.run()
     body = made.forge.pull(number).body
     assert body.startswith("Before.\n\nCloses")
@@ -225,8 +208,7 @@ def test_the_next_pull_request_of_a_task_gets_a_section_of_its_own() -> None:
     made = SprintDriver.start(planned("a"), max_fix_rounds=9)
     rejected(made, "a")
     first = pull_of(made)
-    made.person.close_pull(first)
-    made.settle()
+    act(made).close_pull(first)
     made.bring_to_review("a")
     second = pull_of(made)
     assert second != first
@@ -236,9 +218,7 @@ def test_the_next_pull_request_of_a_task_gets_a_section_of_its_own() -> None:
 
 def test_a_pull_request_of_a_person_keeps_their_description() -> None:
     made = SprintDriver.start(planned("a"), max_fix_rounds=9)
-    made.settle()
-    pull = made.person.open_pull(issue_of(made))
-    made.settle()
+    pull = act(made).open_pull(issue_of(made))
     rejected(made, "a", times=2)
     assert made.task("a").links.pull == pull.number
     assert described(made, "a") == []

@@ -9,7 +9,7 @@ from caloron.domain.model.effects import CancelWork, Merge, Push, StartWork
 from caloron.domain.model.snapshots import PullSnapshot
 from caloron.domain.model.status import Status
 from caloron.testing import SprintDriver, planned
-from tests.support.sprints import escalation_of, issue_of, pull_of
+from tests.support.sprints import act, escalation_of, finish_twice, finishes, issue_of, pull_of
 
 
 def in_review() -> SprintDriver:
@@ -18,56 +18,42 @@ def in_review() -> SprintDriver:
     return made
 
 
-def test_a_person_who_closes_the_issue_cancels_the_task_and_blocks_its_dependents() -> None:
+def test_a_person_cancels_a_task_by_closing_its_issue_and_restores_it_by_reopening_it() -> None:
     made = in_review()
-    made.person.close_issue(issue_of(made))
-    made.settle()
+    act(made).close_issue(issue_of(made))
     assert made.statuses() == {"a": "Cancelled", "b": "Blocked"}
     assert made.queue == {}
     assert "closed by ada" in made.task("a").reason
-
-
-def test_a_person_who_reopens_the_issue_reopens_the_task_with_its_pull_request() -> None:
-    made = in_review()
-    made.person.close_issue(issue_of(made))
-    made.settle()
-    made.person.reopen_issue(issue_of(made))
-    made.settle()
+    act(made).reopen_issue(issue_of(made))
     assert made.statuses() == {"a": "InReview", "b": "Pending"}
-    made.run()
-    assert set(made.statuses().values()) == {"Done"}
+    assert finishes(made)
 
 
-def test_an_issue_closed_during_the_push_of_its_branch_can_be_reopened() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_an_issue_closed_during_the_push_of_its_branch_can_be_reopened(made: SprintDriver) -> None:
     made.end(made.item("a"))
     made.tick()
     for effect in list(made.journal):
         made.journal.remove(effect)
         made.refuse(effect, "refused")
-    made.person.close_issue(issue_of(made))
-    made.settle()
+    act(made).close_issue(issue_of(made))
     assert made.status("a") is Status.CANCELLED
     made.person.reopen_issue(issue_of(made))
-    made.run()
-    assert made.status("a") is Status.DONE
+    assert finishes(made)
 
 
 def test_a_person_who_merges_completes_the_task_and_stops_its_agent(reviewed: SprintDriver) -> None:
-    reviewed.person.merge_pull(pull_of(reviewed))
-    reviewed.settle()
+    act(reviewed).merge_pull(pull_of(reviewed))
     assert reviewed.statuses() == {"a": "Done", "b": "InProgress"}
     assert "merged by ada" in reviewed.task("a").reason
 
 
-def test_a_merge_seen_with_the_end_of_a_fix_pushes_nothing_more() -> None:
-    made = in_review()
-    made.finish("a", answer="CHANGES_NEEDED: x")
-    made.person.merge_pull(pull_of(made))
-    made.end(made.item("a"))
-    decision = made.tick()
+def test_a_merge_seen_with_the_end_of_a_fix_pushes_nothing_more(reviewed: SprintDriver) -> None:
+    reviewed.finish("a", answer="CHANGES_NEEDED: x")
+    reviewed.person.merge_pull(pull_of(reviewed))
+    reviewed.end(reviewed.item("a"))
+    decision = reviewed.tick()
     assert not [a for a in decision.actions if isinstance(a, Push)]
-    assert made.status("a") is Status.DONE
+    assert reviewed.status("a") is Status.DONE
 
 
 def test_a_persons_approval_replaces_the_reviewer(reviewed: SprintDriver) -> None:
@@ -81,8 +67,7 @@ def test_a_persons_approval_replaces_the_reviewer(reviewed: SprintDriver) -> Non
 def test_a_persons_approval_overrides_the_reviewers_request(reviewed: SprintDriver) -> None:
     reviewed.finish("a", answer="CHANGES_NEEDED: x")
     assert reviewed.role("a") == "fix"
-    reviewed.person.review(pull_of(reviewed), "approved")
-    reviewed.settle()
+    act(reviewed).review(pull_of(reviewed), "approved")
     assert reviewed.status("a") is Status.DONE
 
 
@@ -98,16 +83,14 @@ def test_a_persons_request_after_an_approval_starts_a_fix(reviewed: SprintDriver
 
 def test_a_person_who_requests_changes_sends_the_task_back_to_its_agent() -> None:
     made = in_review()
-    made.person.review(pull_of(made), "changes_requested", "please no globals\nthanks")
-    made.settle()
+    act(made).review(pull_of(made), "changes_requested", "please no globals\nthanks")
     work = made.work("a")
     assert (work.role, work.reason) == ("fix", "please no globals\nthanks")
     assert made.task("a").reason == "please no globals"
 
 
 def test_a_comment_in_a_review_is_no_verdict(reviewed: SprintDriver) -> None:
-    reviewed.person.review(pull_of(reviewed), "commented", "nice")
-    reviewed.settle()
+    act(reviewed).review(pull_of(reviewed), "commented", "nice")
     assert reviewed.role("a") == "review"
 
 
@@ -126,12 +109,10 @@ def test_a_review_of_an_older_head_does_not_count_for_the_current_head(
 def test_a_conflict_is_resolved_although_a_person_approved_the_change() -> None:
     made = in_review()
     made.person.push_main()
-    made.person.review(pull_of(made), "approved")
-    made.settle()
+    act(made).review(pull_of(made), "approved")
     made.finish("a", conflicts=("x.py",))
     assert made.role("a") == "resolve"
-    made.run()
-    assert made.status("a") is Status.DONE
+    assert finishes(made)
 
 
 def test_a_failed_verification_is_fixed_although_a_person_approved_the_change() -> None:
@@ -139,13 +120,10 @@ def test_a_failed_verification_is_fixed_although_a_person_approved_the_change() 
     task = made.task("a")
     made.person.push_main()
     made.red.add(task.change.head)
-    made.person.review(pull_of(made), "approved")
-    made.settle()
-    made.finish("a")
-    made.finish("a")
+    act(made).review(pull_of(made), "approved")
+    finish_twice(made, "a")
     assert made.role("a") == "fix"
-    made.run()
-    assert made.status("a") is Status.DONE
+    assert finishes(made)
 
 
 def test_an_approval_of_a_change_that_never_verified_does_not_merge_it() -> None:
@@ -153,42 +131,35 @@ def test_an_approval_of_a_change_that_never_verified_does_not_merge_it() -> None
     made.finish("a")
     head = made.task("a").change.head
     made.red.add(head)
-    made.finish("a")
-    made.finish("a")
+    finish_twice(made, "a")
     assert made.status("a") is Status.ESCALATED
-    made.person.review(pull_of(made), "approved")
-    made.settle()
+    act(made).review(pull_of(made), "approved")
     assert made.role("a") == "verify"
     assert not made.effects(Merge)
 
 
 def test_a_closed_pull_request_is_reworked_in_a_new_pull_request(reviewed: SprintDriver) -> None:
     first = pull_of(reviewed)
-    reviewed.person.close_pull(first)
-    reviewed.settle()
+    act(reviewed).close_pull(first)
     assert reviewed.work("a").role == "fix"
     assert "closed by ada" in reviewed.work("a").reason
     reviewed.bring_to_review("a")
     second = pull_of(reviewed)
     assert second != first
-    reviewed.person.close_pull(second)
-    reviewed.settle()
+    act(reviewed).close_pull(second)
     assert reviewed.status("a") is Status.ESCALATED
     assert "for the second time" in reviewed.task("a").reason
 
 
-def test_deleting_the_branch_of_a_persons_pull_request_closes_it() -> None:
-    made = SprintDriver.start(planned("a"))
-    pull = made.person.open_pull(issue_of(made))
-    made.settle()
+def test_deleting_the_branch_of_a_persons_pull_request_closes_it(made: SprintDriver) -> None:
+    pull = act(made).open_pull(issue_of(made))
     made.person.review(pull.number, "approved")
     made.person.delete_branch(pull.branch)
     made.finish("a")
     assert made.forge.pull(pull.number).state == "closed"
     assert (made.role("a"), made.task("a").links.pull) == ("fix", None)
     assert made.task("a").reason == "the branch ada/own was deleted by a person"
-    made.run()
-    assert made.status("a") is Status.DONE
+    assert finishes(made)
 
 
 def test_a_pull_request_for_another_branch_counts_as_closed_with_that_reason() -> None:
@@ -200,42 +171,35 @@ def test_a_pull_request_for_another_branch_counts_as_closed_with_that_reason() -
     assert (made.task("a").reason, made.work("a").reason) == (reason, reason)
 
 
-def test_a_merge_into_another_branch_escalates() -> None:
-    made = in_review()
-    made.person.review(pull_of(made), "approved")
-    made.tick()
-    (merge,) = [effect for effect in made.journal if isinstance(effect, Merge)]
-    made.journal.remove(merge)
-    seen = made.forge.pull(merge.pull)
-    made.facts.append(msgspec.structs.replace(seen, version=10**6, state="closed", base="dev"))
-    made.refuse(merge, "elsewhere", "it is not on main")
-    made.tick()
-    assert made.status("a") is Status.ESCALATED
-    assert made.task("a").reason == "it is not on main"
-    assert not made.queue
-    made.settle()
-    made.person.comment(escalation_of(made), "resolved")
-    made.settle()
-    assert made.role("a") == "fix"
+def test_a_merge_into_another_branch_escalates(reviewed: SprintDriver) -> None:
+    reviewed.person.review(pull_of(reviewed), "approved")
+    reviewed.tick()
+    (merge,) = [effect for effect in reviewed.journal if isinstance(effect, Merge)]
+    reviewed.journal.remove(merge)
+    seen = reviewed.forge.pull(merge.pull)
+    reviewed.facts.append(msgspec.structs.replace(seen, version=10**6, state="closed", base="dev"))
+    reviewed.refuse(merge, "elsewhere", "it is not on main")
+    reviewed.tick()
+    assert reviewed.status("a") is Status.ESCALATED
+    assert reviewed.task("a").reason == "it is not on main"
+    assert not reviewed.queue
+    reviewed.settle()
+    act(reviewed).comment(escalation_of(reviewed), "resolved")
+    assert reviewed.role("a") == "fix"
 
 
 def test_a_pull_request_that_is_closed_while_its_task_is_escalated_can_still_be_released() -> None:
     made = in_review()
-    for _ in range(2):
-        made.finish("a", answer="hm")
+    finish_twice(made, "a", answer="hm")
     assert made.status("a") is Status.ESCALATED
-    made.person.close_pull(pull_of(made))
-    made.settle()
-    made.person.comment(escalation_of(made), "resolved")
-    made.settle()
+    act(made).close_pull(pull_of(made))
+    act(made).comment(escalation_of(made), "resolved")
     assert made.role("a") == "fix"
-    made.run()
-    assert set(made.statuses().values()) == {"Done"}
+    assert finishes(made)
 
 
 def test_a_push_by_a_person_makes_their_commit_the_change(reviewed: SprintDriver) -> None:
-    commit = reviewed.person.push(pull_of(reviewed))
-    reviewed.settle()
+    commit = act(reviewed).push(pull_of(reviewed))
     task = reviewed.task("a")
     assert (task.change.head, task.change.pushed) == (commit, commit)
     assert reviewed.role("a") == "verify"
@@ -245,52 +209,40 @@ def test_a_push_of_a_person_replaces_our_pending_push(reviewed: SprintDriver) ->
     reviewed.finish("a", answer="CHANGES_NEEDED: x")
     reviewed.end(reviewed.item("a"))
     reviewed.tick()
-    commit = reviewed.person.push(pull_of(reviewed))
-    reviewed.settle()
+    commit = act(reviewed).push(pull_of(reviewed))
     assert reviewed.task("a").change.head == commit
-    reviewed.run()
-    assert set(reviewed.statuses().values()) == {"Done"}
+    assert finishes(reviewed)
 
 
 def test_a_persons_own_pull_request_replaces_the_agents_work(made: SprintDriver) -> None:
-    pull = made.person.open_pull(issue_of(made))
-    made.settle()
+    pull = act(made).open_pull(issue_of(made))
     task = made.task("a")
-    assert (task.links.pull, task.change.head, task.change.branch) == (
-        pull.number,
-        pull.head,
-        "ada/own",
-    )
+    assert (task.links.pull, task.change.head) == (pull.number, pull.head)
+    assert task.change.branch == "ada/own"
     assert made.role("a") == "verify"
-    made.run()
-    assert made.status("a") is Status.DONE
+    assert finishes(made)
     assert isinstance(made.forge.objects[pull.object], PullSnapshot)
 
 
 def test_after_a_persons_closed_pull_request_the_task_uses_its_own_branch() -> None:
     made = SprintDriver.start(planned("a"))
-    pull = made.person.open_pull(issue_of(made))
-    made.settle()
+    pull = act(made).open_pull(issue_of(made))
     made.person.close_pull(pull.number)
-    made.run()
-    assert made.status("a") is Status.DONE
-    branches = {e.branch for e in made.effects(Push) if isinstance(e, Push)}
+    assert finishes(made)
+    branches = {e.branch for e in made.effects(Push)}
     assert branches == {"agent/a/shop-1"}
 
 
-def test_a_running_agent_never_overwrites_a_persons_pull_request() -> None:
-    made = in_review()
-    made.person.close_pull(pull_of(made))
-    made.settle()
-    fix = made.item("a")
-    made.person.open_pull(issue_of(made))
-    made.end(fix)
-    made.settle()
-    assert not [e for e in made.effects(Push) if isinstance(e, Push) and e.branch == "ada/own"]
+def test_a_running_agent_never_overwrites_a_persons_pull_request(reviewed: SprintDriver) -> None:
+    act(reviewed).close_pull(pull_of(reviewed))
+    fix = reviewed.item("a")
+    reviewed.person.open_pull(issue_of(reviewed))
+    reviewed.end(fix)
+    reviewed.settle()
+    assert not [e for e in reviewed.effects(Push) if e.branch == "ada/own"]
 
 
-def test_a_persons_pull_request_after_an_empty_change_is_merged() -> None:
-    made = SprintDriver.start(planned("a"))
+def test_a_persons_pull_request_after_an_empty_change_is_merged(made: SprintDriver) -> None:
     made.finish("a", changes=False)
     made.person.open_pull(issue_of(made))
     made.run()
@@ -332,21 +284,19 @@ def test_every_refused_effect_is_retried_after_a_release(made: SprintDriver) -> 
     assert made.status("a") is Status.ESCALATED
     assert "no rights" in made.task("a").reason
     made.person.comment(escalation_of(made), "resolved")
-    made.run()
-    assert made.status("a") is Status.DONE
+    assert finishes(made)
 
 
-def test_an_escalation_that_ends_before_its_issue_exists_is_closed() -> None:
-    made = in_review()
+def test_an_escalation_that_ends_before_its_issue_exists_is_closed(reviewed: SprintDriver) -> None:
     for _ in range(2):
-        made.end(made.item("a"), answer="hm")
-        made.tick()
-    assert made.status("a") is Status.ESCALATED
-    made.person.review(pull_of(made), "approved")
-    made.tick()
-    assert made.status("a") is Status.IN_REVIEW
-    made.settle()
-    assert made.forge.issue(made.task("a").escalation.issue).state == "closed"
+        reviewed.end(reviewed.item("a"), answer="hm")
+        reviewed.tick()
+    assert reviewed.status("a") is Status.ESCALATED
+    reviewed.person.review(pull_of(reviewed), "approved")
+    reviewed.tick()
+    assert reviewed.status("a") is Status.IN_REVIEW
+    reviewed.settle()
+    assert reviewed.forge.issue(reviewed.task("a").escalation.issue).state == "closed"
 
 
 @pytest.mark.parametrize("answer", ["APPROVED", "CHANGES_NEEDED: x"])
@@ -356,8 +306,7 @@ def test_a_verdict_on_a_just_closed_pull_request_is_ignored(answer: str) -> None
     made.person.close_pull(pull_of(made))
     decision = made.tick()
     assert [a.work.role for a in decision.actions if isinstance(a, StartWork)] == ["fix"]
-    made.run()
-    assert set(made.statuses().values()) == {"Done"}
+    assert finishes(made)
 
 
 # Acts of people on an escalated task
@@ -365,8 +314,7 @@ def test_a_verdict_on_a_just_closed_pull_request_is_ignored(answer: str) -> None
 
 def escalated() -> SprintDriver:
     made = in_review()
-    for _ in range(2):
-        made.finish("a", answer="hm")
+    finish_twice(made, "a", answer="hm")
     assert made.status("a") is Status.ESCALATED
     return made
 
@@ -374,44 +322,35 @@ def escalated() -> SprintDriver:
 def test_a_push_to_an_escalated_task_resolves_it_and_is_reviewed() -> None:
     made = escalated()
     escalation = escalation_of(made)
-    commit = made.person.push(pull_of(made))
-    made.settle()
+    commit = act(made).push(pull_of(made))
     assert (made.status("a"), made.task("a").change.head) == (Status.IN_REVIEW, commit)
     assert made.forge.issue(escalation).state == "closed"
     moves = [move.reason for move in made.moves if move.task == "a"]
     assert "released by a push to agent/a/shop-1" in moves
-    made.run()
-    assert set(made.statuses().values()) == {"Done"}
+    assert finishes(made)
 
 
 def test_a_push_to_a_taken_over_task_waits_for_the_hand_back(reviewed: SprintDriver) -> None:
-    reviewed.person.comment(issue_of(reviewed), "caloron:take-over")
-    reviewed.settle()
+    act(reviewed).comment(issue_of(reviewed), "caloron:take-over")
     reviewed.person.push(pull_of(reviewed))
-    reviewed.person.review(pull_of(reviewed), "changes_requested", "a note to myself")
-    reviewed.settle()
+    act(reviewed).review(pull_of(reviewed), "changes_requested", "a note to myself")
     assert reviewed.status("a") is Status.ESCALATED
-    reviewed.person.comment(issue_of(reviewed), "resolved")
-    reviewed.settle()
-    reviewed.run()
-    assert reviewed.status("a") is Status.DONE
+    act(reviewed).comment(issue_of(reviewed), "resolved")
+    assert finishes(reviewed)
 
 
 def test_a_request_for_changes_on_an_escalated_task_starts_a_fix() -> None:
     made = escalated()
-    made.person.review(pull_of(made), "changes_requested", "make it blue")
-    made.settle()
+    act(made).review(pull_of(made), "changes_requested", "make it blue")
     assert (made.role("a"), made.work("a").reason) == ("fix", "make it blue")
     assert made.status("a") is Status.IN_PROGRESS
-    made.run()
-    assert set(made.statuses().values()) == {"Done"}
+    assert finishes(made)
 
 
 def test_closing_the_pull_request_of_an_escalated_task_extends_its_reason() -> None:
     made = escalated()
     before, pull = made.task("a").reason, pull_of(made)
-    made.person.close_pull(pull)
-    made.settle()
+    act(made).close_pull(pull)
     assert made.status("a") is Status.ESCALATED
     expected = f"{before}; then pull request #{pull} was closed by ada without merging"
     assert made.task("a").reason == expected

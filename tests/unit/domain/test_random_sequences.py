@@ -212,9 +212,7 @@ LENGTH = 60
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(st.data())
-def test_no_sequence_of_events_breaks_an_invariant_or_stops_the_sprint(
-    data: st.DataObject,
-) -> None:
+def test_no_sequence_of_events_breaks_an_invariant_or_stops_the_sprint(data: st.DataObject) -> None:
     """After random acts, agents and refusals all parties cooperate, and the sprint must end."""
     plan = data.draw(st.sampled_from(PLANS))
     parallel = data.draw(st.integers(1, 4))

@@ -177,9 +177,7 @@ def test_the_effects_of_another_task_keep_no_slot() -> None:
 
 
 @pytest.mark.parametrize("order", [*permutations(("a", "b", "c"))])
-def test_the_longest_chain_starts_first_in_any_order_of_issues(
-    order: tuple[str, ...],
-) -> None:
+def test_the_longest_chain_starts_first_in_any_order_of_issues(order: tuple[str, ...]) -> None:
     made = SprintDriver(new_state(planned("c"), planned("a"), planned("b", "a"), parallel=1))
     made.tick()
     for name in order:

@@ -113,9 +113,7 @@ def test_an_approval_after_rework_counts(in_review: Sprint) -> None:
     assert in_review.tick(merged(100)) == ["done:#10"]
 
 
-def test_a_new_commit_is_reviewed_again_and_old_reviews_do_not_count_for_it(
-    sprint: Sprint,
-) -> None:
+def test_a_new_commit_is_reviewed_again_and_old_reviews_do_not_count_for_it(sprint: Sprint) -> None:
     sprint.tick(issue(10))
     sprint.tick(opened(100, 10, "a1"))
     sprint.tick(review(100, "changes_requested", 1))
@@ -165,41 +163,26 @@ def test_an_event_without_a_number_matches_no_task(sprint: Sprint) -> None:
     assert sprint.tick(ForgeEvent(type="issue_opened", issue_number=12)) == []
 
 
-def _pull(state: Any) -> PullSnapshot:
-    return PullSnapshot(
-        version=1,
-        number=5,
-        title="t",
-        body="",
-        state=state,
-        author="a",
-        branch="b",
-        head="h",
-        closes=(3,),
-    )
+_SEEN: dict[str, Any] = {"version": 1, "author": "a", "body": ""}
+
+
+def _pull(state: str) -> PullSnapshot:
+    fields: Any = {"number": 5, "title": "t", "state": state, "branch": "b", "head": "h"}
+    return PullSnapshot(**_SEEN, **fields, closes=(3,))
 
 
 def test_snapshots_of_a_forge_are_accepted_as_events() -> None:
-    seen = IssueSnapshot(
-        version=1,
-        number=3,
-        title="t",
-        body=marker("issue/shop-1/task-2"),
-        state="open",
-        author="a",
-        labels=LABELS,
-    )
-    assert event_of_snapshot(seen) == issue(3, "task-2")
+    body = marker("issue/shop-1/task-2")
+    seen = _SEEN | {"number": 3, "title": "t", "body": body, "state": "open", "labels": LABELS}
+    assert event_of_snapshot(IssueSnapshot(**seen)) == issue(3, "task-2")
     assert event_of_snapshot(_pull("open")) == opened(5, 3, "h")
-    kinds = [
-        event.type for state in ("merged", "closed") if (event := event_of_snapshot(_pull(state)))
-    ]
-    assert kinds == ["pr_merged", "pr_closed"]
-    snapshot = ReviewSnapshot(version=1, id=-4, pull=5, head="h", verdict="approved", author="a")
+    for state, kind in (("merged", "pr_merged"), ("closed", "pr_closed")):
+        event = event_of_snapshot(_pull(state))
+        assert event is not None
+        assert event.type == kind
+    snapshot = ReviewSnapshot(**_SEEN, id=-4, pull=5, head="h", verdict="approved")
     assert event_of_snapshot(snapshot) == review(5, "approved", 4)
-    assert (
-        event_of_snapshot(CommentSnapshot(version=1, id=1, issue=3, author="a", body="b")) is None
-    )
+    assert event_of_snapshot(CommentSnapshot(**_SEEN, id=1, issue=3)) is None
 
 
 def test_the_input_records_are_not_changed(sprint: Sprint) -> None:

@@ -16,9 +16,9 @@ from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why
 from caloron.domain.rules.evaluation import Decision
 from caloron.domain.rules.people.state_file_edit import FileEdit, apply_file_edit
-from caloron.domain.rules.supervisor import AgentSeen, Limits, check_health, decide, intervene
+from caloron.domain.rules.supervisor import AgentSeen, Limits, check_health, supervise
 from caloron.testing import SprintDriver, planned
-from tests.support.sprints import escalation_of
+from tests.support.sprints import act, escalation_of, finish_twice
 
 LIMITS = Limits(stall_s=100, timeout_s=1000, grace_s=10)
 
@@ -37,9 +37,7 @@ class Watch:
             running_s=running_s, silent_s=silent_s,
         )  # fmt: skip
         results = [check_health(seen, LIMITS)]
-        state = self.world.state
-        steps = decide(state, results, LIMITS, self.now)
-        decision = intervene(state, results, steps, self.now)
+        decision, _ = supervise(self.world.state, results, LIMITS, self.now)
         self.world.adopt(decision)
         return decision
 
@@ -72,27 +70,19 @@ def test_silence_is_probed_then_restarted_then_escalated(watch: Watch) -> None:
     assert watch.world.status("b") is Status.BLOCKED
 
 
-def test_a_busy_agent_over_its_time_limit_climbs_the_same_ladder(
-    watch: Watch,
-) -> None:
+def test_a_busy_agent_over_its_time_limit_climbs_the_same_ladder(watch: Watch) -> None:
     assert kinds(watch.check(silent_s=0, running_s=1001)) == [Probe, PostComment]
     assert kinds(watch.check(silent_s=0, running_s=1012, after_s=11)) == [PostComment, StartWork]
 
 
-def test_output_after_a_probe_clears_the_count(watch: Watch) -> None:
-    watch.check(silent_s=101)
+def test_after_output_the_next_silence_is_probed_again(watch: Watch) -> None:
+    """Each silence needs keys of its own, because the journal executes a key once."""
+    first = watch.check(silent_s=101)
     assert watch.world.task("a").supervision.interventions == 1
     watch.check(silent_s=2, after_s=5)
     assert watch.world.task("a").supervision.interventions == 0
-    again = watch.check(silent_s=101, after_s=200)
-    assert kinds(again) == [Probe, PostComment]
-
-
-def test_the_second_silence_of_an_agent_is_probed_again(watch: Watch) -> None:
-    """Each silence needs keys of its own, because the journal executes a key once."""
-    first = watch.check(silent_s=101)
-    watch.check(silent_s=2, after_s=5)
     second = watch.check(silent_s=101, after_s=200)
+    assert kinds(second) == [Probe, PostComment]
     keys = [a.key for d in (first, second) for a in d.actions if isinstance(a, Probe | PostComment)]
     assert len(set(keys)) == 4
 
@@ -115,7 +105,7 @@ def test_after_a_restart_only_a_finished_attempt_clears_the_count(watch: Watch) 
 def test_an_agent_of_ended_work_is_not_checked(watch: Watch) -> None:
     stale = AgentSeen(item="shop-1/a/99-fix", task="a", role="fix", running_s=9e9, silent_s=9e9)
     results = [check_health(stale, LIMITS)]
-    assert decide(watch.world.state, results, LIMITS, watch.now) == []
+    assert supervise(watch.world.state, results, LIMITS, watch.now)[1] == []
 
 
 def test_a_release_starts_the_same_work_with_a_fresh_count(watch: Watch) -> None:
@@ -125,8 +115,7 @@ def test_a_release_starts_the_same_work_with_a_fresh_count(watch: Watch) -> None
     made = watch.world
     made.settle()
     escalation = escalation_of(made)
-    made.person.comment(escalation, "resolved")
-    made.settle()
+    act(made).comment(escalation, "resolved")
     assert made.item("a") == item
     assert made.task("a").supervision.interventions == 0
     assert kinds(watch.check(silent_s=101)) == [Probe, PostComment]
@@ -149,18 +138,15 @@ def test_a_task_marked_as_done_by_hand_is_completed_and_its_dependents_start() -
     assert made.statuses() == {"a": "Done", "b": "InProgress"}
 
 
-def test_a_task_cancelled_by_hand_stays_cancelled_with_an_open_issue() -> None:
-    made = SprintDriver.start(planned("a"), planned("b", "a"))
-    imported(made, a="Cancelled")
-    made.settle()
-    assert made.statuses() == {"a": "Cancelled", "b": "Blocked"}
-    assert made.queue == {}
+def test_a_task_cancelled_by_hand_stays_cancelled_with_an_open_issue(chain: SprintDriver) -> None:
+    imported(chain, a="Cancelled")
+    chain.settle()
+    assert chain.statuses() == {"a": "Cancelled", "b": "Blocked"}
+    assert chain.queue == {}
 
 
-def test_an_escalated_task_is_released_by_hand_only_to_an_active_status() -> None:
-    made = SprintDriver.start(planned("a"))
-    for _ in range(2):
-        made.finish("a", exit_code=1, changes=False)
+def test_an_escalated_task_is_released_by_hand_only_to_an_active_status(made: SprintDriver) -> None:
+    finish_twice(made, "a", exit_code=1, changes=False)
     for nonsense in ("Foo", "Blocked", ""):
         assert "cannot be done by hand" in imported(made, a=nonsense)["a"]
         assert made.status("a") is Status.ESCALATED
@@ -213,8 +199,7 @@ def test_every_waiting_task_names_its_reason(chain: SprintDriver) -> None:
     assert line("a") == "a reviewer is reading it, round 1"
     chain.finish("a", answer="CHANGES_NEEDED: x")
     assert line("a") == "an agent is fixing it, round 1"
-    for _ in range(2):
-        chain.finish("a", changes=False)
+    finish_twice(chain, "a", changes=False)
     assert line("a").endswith(
         f"comment `resolved` on issue #{chain.task('a').escalation.issue} to go on"
     )

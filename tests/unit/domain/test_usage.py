@@ -54,7 +54,6 @@ def test_the_cost_of_a_run_without_a_report_is_estimated_within_its_cap() -> Non
 
 
 def test_every_run_costs_once_even_if_its_end_is_reported_twice(made: SprintDriver) -> None:
-    made.settle()
     usage = Usage(usd=0.5, tokens_in=10, tokens_out=5)
     fact = made.finish("a", usage=usage)
     made.tick(fact)
@@ -64,7 +63,6 @@ def test_every_run_costs_once_even_if_its_end_is_reported_twice(made: SprintDriv
 
 
 def test_an_interrupted_run_costs_and_keeps_its_conversation(made: SprintDriver) -> None:
-    made.settle()
     item = made.item("a")
     cut = RunInterrupted(
         item=item, task="a", token=1, usage=Usage(usd=0.2, estimated=True), session="s-1"

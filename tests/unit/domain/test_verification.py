@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from caloron.domain.model.effects import CreateIssue
@@ -10,7 +9,7 @@ from caloron.domain.model.facts import Skipped
 from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why, why_sprint
 from caloron.testing import SprintDriver, new_state, planned
-from tests.support.sprints import escalation_of
+from tests.support.sprints import act, configure, escalation_of, finish_twice, finishes
 
 
 @pytest.fixture
@@ -34,10 +33,8 @@ def test_no_task_starts_before_main_is_known_to_be_green(made: SprintDriver) -> 
     assert not made.state.tasks
     assert why_sprint(made.state.sprint) == "main is being verified before anything is begun"
     _end(made, verify_command="make test")
-    assert (made.state.sprint.main_health.baseline, made.state.sprint.main_health.verify_line) == (
-        "green",
-        "make test",
-    )
+    health = made.state.sprint.main_health
+    assert (health.baseline, health.verify_line) == ("green", "make test")
     assert list(made.state.tasks) == ["a"]
 
 
@@ -69,7 +66,7 @@ def test_a_main_without_anything_to_verify_is_never_red(
 def test_red_changes_pass_on_an_allowed_red_main_until_a_merge_turns_it_green() -> None:
     state = new_state(planned("a"), planned("b", "a"), planned("c", "b"))
     state.sprint.main_health.baseline = ""
-    state.sprint.settings = msgspec.structs.replace(state.sprint.settings, allow_red=True)
+    configure(state, allow_red=True)
     made = SprintDriver(state)
     made.tick()
     _end(made, exit_code=1)
@@ -77,18 +74,15 @@ def test_red_changes_pass_on_an_allowed_red_main_until_a_merge_turns_it_green() 
     assert made.state.sprint.main_health.baseline == "red"
     made.settle()
     made.finish("a")
-    made.finish("a", exit_code=1)
-    made.finish("a", exit_code=1)
+    finish_twice(made, "a", exit_code=1)
     assert made.role("a") == "review", "the reviewer decides, with the log"
     made.finish("a")
     assert (made.status("a"), made.state.sprint.main_health.baseline) == (Status.DONE, "red")
     made.finish("b")
-    made.finish("b")
-    made.finish("b")
+    finish_twice(made, "b")
     assert (made.status("b"), made.state.sprint.main_health.baseline) == (Status.DONE, "green")
     made.finish("c")
-    made.finish("c", exit_code=1)
-    made.finish("c", exit_code=1)
+    finish_twice(made, "c", exit_code=1)
     assert made.role("c") == "fix", "main is green now, and stays so"
 
 
@@ -105,14 +99,13 @@ def test_a_change_that_removes_the_tests_is_red(made: SprintDriver) -> None:
     _end(made, verify_command="make test")
     made.settle()
     made.finish("a")
-    made.finish("a", skipped="unverified")
-    made.finish("a", skipped="unverified")
+    finish_twice(made, "a", skipped="unverified")
     assert made.role("a") == "fix"
     assert "nothing is left of what verified main (make test)" in made.task("a").reason
 
 
 def test_a_main_that_could_not_be_verified_is_not_called_red(made: SprintDriver) -> None:
-    made.state.sprint.settings = msgspec.structs.replace(made.state.sprint.settings, allow_red=True)
+    configure(made.state, allow_red=True)
     _end(made, internal_error="agents cannot be given / to read")
     _end(made, internal_error="agents cannot be given / to read")
     sprint = made.state.sprint
@@ -176,7 +169,7 @@ def red_main(made: SprintDriver) -> str:
     return commit
 
 
-def test_a_main_that_a_person_turned_red_escalates_and_starts_no_fix() -> None:
+def test_a_main_that_a_person_turned_red_escalates_until_it_is_repaired() -> None:
     made = begun("a")
     made.finish("a")
     commit = red_main(made)
@@ -187,26 +180,16 @@ def test_a_main_that_a_person_turned_red_escalates_and_starts_no_fix() -> None:
     assert made.task("a").reason == f"main itself is red since {commit[:12]} by Ada: 1 failed"
     assert made.task("a").review.rejected == ()
     assert made.queue == {}
-
-
-def test_after_main_is_repaired_and_resolved_the_change_is_merged() -> None:
-    made = begun("a")
-    made.finish("a")
-    commit = red_main(made)
-    verify(made, "a")
-    verify_main(made)
     made.red.discard(commit)
     made.person.push_main()
     made.person.comment(escalation_of(made), "resolved")
-    made.run()
-    assert made.status("a") is Status.DONE
+    assert finishes(made)
 
 
 def test_a_red_change_on_a_moved_main_is_blamed_after_one_verification_of_main() -> None:
     made = begun("a")
     made.finish("a")
-    made.person.push_main()
-    made.settle()
+    act(made).push_main()
     made.red.add(made.task("a").change.head)
     verify(made, "a")
     assert made.task("a").review.rejected == ()
@@ -262,19 +245,14 @@ def test_a_red_main_opens_one_issue_for_all_waiting_changes() -> None:
     made.person.push_main()
     (issue,) = [t.escalation.issue for t in made.state.tasks.values() if t.escalation.issue]
     made.person.comment(issue, "resolved")
-    made.run()
-    assert set(made.statuses().values()) == {"Done"}
+    assert finishes(made)
 
 
-@pytest.mark.parametrize("how", [{"internal_error": "no disk"}, {}])
-def test_if_main_is_green_or_unverifiable_the_change_is_judged_by_its_own_result(
-    how: dict[str, str],
-) -> None:
+def test_if_main_cannot_be_verified_the_change_is_judged_by_its_own_result() -> None:
     made = begun("a")
     made.finish("a")
-    made.person.push_main()
-    made.settle()
+    act(made).push_main()
     made.red.add(made.task("a").change.head)
     verify(made, "a")
-    verify_main(made, **how)
+    verify_main(made, internal_error="no disk")
     assert made.role("a") == "fix"

@@ -92,7 +92,8 @@ def _cleaned(record: Record, number: int, before: Record | None) -> Record:
     kept = {**record, "sprint_id": number, "adopted": True}
     if _number(record.get("sprint_id")) != number:
         kept["recorded_id"] = record.get("sprint_id")
-    if before is not None and _failed(record) and _same_numbers(record, before):
+    repeated = before and all(record.get(name) == before.get(name) for name in _NUMBERS)
+    if repeated and _failed(record):
         # The older program copied the results of the sprint before into that of a failed one.
         kept = {name: value for name, value in kept.items() if name not in _NUMBERS}
     return kept
@@ -100,10 +101,6 @@ def _cleaned(record: Record, number: int, before: Record | None) -> Record:
 
 def _failed(record: Record) -> bool:
     return bool(record.get("exit_code", 0))
-
-
-def _same_numbers(one: Record, other: Record) -> bool:
-    return all(one.get(name) == other.get(name) for name in _NUMBERS)
 
 
 def summary_of(record: Record) -> LegacySummary:

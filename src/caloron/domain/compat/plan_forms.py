@@ -6,7 +6,8 @@ of it that has no effect here gives a warning.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -22,12 +23,10 @@ _NOT_OF_A_PLAN = (
     "status", "agent_id", "reviewer_id", "issue_number", "pr_number", "started_at",
     "completed_at", "intervention_count", "component",
 )  # fmt: skip
-_UNUSED_IN_A_TASK = {
-    "reviewed_by": "reviews are made by the sprint's own reviewer",
-    "github_issue_number": "the sprint opens an issue of its own",
-}
-#: Settings that the original has in the plan.
-_ELSEWHERE = {
+#: Why fields of the original have no effect here.
+_UNUSED = {
+    "tasks.reviewed_by": "reviews are made by the sprint's own reviewer",
+    "tasks.github_issue_number": "the sprint opens an issue of its own",
     "sprint.id": "sprints are numbered here",
     "sprint.goal": "the goal on the command line counts",
     "sprint.start": "a sprint starts when it is started",
@@ -65,16 +64,20 @@ def parse_plan_output(raw: object, *, frameworks: tuple[str, ...] = ()) -> Plan:
 
     `tasks` is a list, or an object of tasks by their ids; both may also be in a `dag`.
     """
-    tasks = raw
-    if isinstance(tasks, Mapping) and isinstance(tasks.get("dag"), Mapping | list):
-        tasks = tasks["dag"]
-    if isinstance(tasks, Mapping):
-        tasks = tasks.get("tasks")
-    if isinstance(tasks, Mapping):
-        tasks = [_named(name, record) for name, record in tasks.items()]
+    if isinstance(raw, Mapping) and isinstance(raw.get("dag"), Mapping | list):
+        raw = raw["dag"]
+    tasks = listed_tasks(raw)
     if not isinstance(tasks, list):
         raise PlanProblem(["the graph gave no tasks: expected `tasks`, or a `dag` with them"])
     return parse_plan_file([_only_planned(task) for task in tasks], frameworks=frameworks)
+
+
+def listed_tasks(plan: Any) -> Any:
+    """Return the tasks of a plan as a list, if they are a list or an object of tasks by id."""
+    tasks = plan.get("tasks") if isinstance(plan, Mapping) else plan
+    if not isinstance(tasks, Mapping):
+        return tasks
+    return [_named(name, record) for name, record in tasks.items()]
 
 
 def _named(name: Any, record: Any) -> Any:
@@ -106,9 +109,23 @@ def _listed(raw: Mapping[Any, Any], warnings: list[str]) -> list[Any]:
     if errors:
         raise PlanProblem(errors)
     for section in ("sprint", "review_policy", "escalation"):
-        _unused_section(section, raw.get(section), warnings)
-    warnings += [f"{name}: not known; it has no effect" for name in raw if name not in _TOP]
+        _name_unused(section, raw.get(section), (), warnings)
+    _name_unused("", raw, _TOP, warnings)
     return tasks
+
+
+def _name_unused(where: str, content: object, used: Collection[str], warnings: list[str]) -> None:
+    """Warn about the fields of an object that have no effect."""
+    if content is None:
+        return
+    if not isinstance(content, Mapping):
+        warnings.append(f"{where}: expected an object; it has no effect")
+        return
+    for name, value in content.items():
+        field = f"{where}.{name}".removeprefix(".")
+        known = re.sub(r"\[\d+\]", "", field)
+        if name not in used and (known not in _AS_HERE or _AS_HERE[known] != value):
+            warnings.append(f"{field}: {_UNUSED.get(known, 'not known')}; it has no effect")
 
 
 def _agents(raw: object, errors: list[str], warnings: list[str]) -> dict[str, Mapping[Any, Any]]:
@@ -125,26 +142,14 @@ def _agents(raw: object, errors: list[str], warnings: list[str]) -> dict[str, Ma
             errors.append(f"{where}.id: {name!r} is there twice")
         else:
             agents[name] = agent
-            _unused_in_agent(agent, where, warnings)
+            _name_unused(where, agent, ("id", "role", "spec"), warnings)
+            read = ("framework", "extra_instructions")
+            _name_unused(f"{where}.spec", agent.get("spec"), read, warnings)
     return agents
 
 
-def _unused_in_agent(agent: Mapping[Any, Any], where: str, warnings: list[str]) -> None:
-    unused = [f"{where}.{name}" for name in agent if name not in ("id", "role", "spec")]
-    spec = agent.get("spec")
-    if isinstance(spec, Mapping):
-        read = ("framework", "extra_instructions")
-        unused += [f"{where}.spec.{name}" for name in spec if name not in read]
-    elif spec is not None:
-        unused.append(f"{where}.spec")
-    warnings += [f"{name}: has no effect yet" for name in unused]
-
-
 def _check_agents(
-    item: Mapping[Any, Any],
-    where: str,
-    agents: Mapping[str, Mapping[Any, Any]],
-    errors: list[str],
+    item: Mapping[Any, Any], where: str, agents: Mapping[str, Mapping[Any, Any]], errors: list[str]
 ) -> None:
     for field in ("assigned_to", "reviewed_by"):
         name = item.get(field)
@@ -177,22 +182,5 @@ def _without_unknown(item: Any, number: int, warnings: list[str]) -> Any:
     """Return the task without unused fields; misspelt ones stay, so that they are refused."""
     if not isinstance(item, Mapping):
         return item
-    for name in item:
-        if name in _TASK_FIELDS or name in _READ_TOO:
-            continue
-        why = _UNUSED_IN_A_TASK.get(name, "not known")
-        warnings.append(f"tasks[{number}].{name}: {why}; it has no effect")
-    return {k: v for k, v in item.items() if k not in (*_READ_TOO, *_UNUSED_IN_A_TASK)}
-
-
-def _unused_section(section: str, content: object, warnings: list[str]) -> None:
-    if content is None:
-        return
-    if not isinstance(content, Mapping):
-        warnings.append(f"{section}: expected an object; it has no effect")
-        return
-    for name, value in content.items():
-        field = f"{section}.{name}"
-        if field in _AS_HERE and _AS_HERE[field] == value:
-            continue
-        warnings.append(f"{field}: {_ELSEWHERE.get(field, 'not known')}; it has no effect here")
+    _name_unused(f"tasks[{number}]", item, (*_TASK_FIELDS, *_READ_TOO), warnings)
+    return {k: v for k, v in item.items() if k not in _READ_TOO and f"tasks.{k}" not in _UNUSED}

@@ -226,21 +226,19 @@ def _agent(name: str, task: TaskRecord) -> str:
     return task.agent_id or name
 
 
+_SUMMARIES = {
+    "spawn_agent": "spawn:{agent_id}",
+    "merge_pr": "merge:PR#{pr_number}",
+    "mark_done": "done:#{issue_number}",
+    "submit_pr_for_review": "review:PR#{pr_number}",
+    "notify_agent": "notify:{agent_id}",
+    "probe": "probe:{agent_id} ({reason})",
+    "escalate_human": "escalate:{agent_id}",
+}
+
+
 def action_summary(action: ActionData) -> str:
     """Return an action in one short line, in the form of the original's ticks."""
-    agent, reason = action.get("agent_id", ""), action.get("reason", "")
-    match action.get("type"):
-        case "spawn_agent":
-            return f"spawn:{agent}"
-        case "merge_pr":
-            return f"merge:PR#{action['pr_number']}"
-        case "mark_done":
-            return f"done:#{action['issue_number']}"
-        case "submit_pr_for_review":
-            return f"review:PR#{action['pr_number']}"
-        case "notify_agent":
-            return f"notify:{agent}"
     step = action.get("action", "escalate_human")
-    if step == "probe":
-        return f"probe:{agent} ({reason})"
-    return f"{'escalate' if step == 'escalate_human' else step}:{agent}"
+    form = _SUMMARIES.get(action.get("type", "")) or _SUMMARIES.get(step, "{action}:{agent_id}")
+    return form.format_map({"agent_id": "", "reason": ""} | action)

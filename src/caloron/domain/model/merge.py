@@ -71,11 +71,11 @@ class MergeWait(msgspec.Struct, frozen=True, kw_only=True):
     times: int = 1
 
 
-class SuspectFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """A red result that may be the fault of main."""
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a verification, and the line that shows why it is red."""
 
     proof: Verified
-    line: str
+    line: str = ""
 
 
 class Revert(msgspec.Struct, frozen=True, kw_only=True):

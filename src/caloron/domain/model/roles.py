@@ -35,8 +35,6 @@ class RoleSpec(NamedTuple):
     gives_verdict: bool = False
     #: The work belongs to the sprint and to no task.
     of_sprint: bool = False
-    #: The supervisor restarts an agent that is silent for too long.
-    supervised: bool = True
     #: Finish before starting: work that brings a started change to main goes first.
     priority: int = 1000
     #: `why` names the review round.
@@ -45,11 +43,7 @@ class RoleSpec(NamedTuple):
 
 ROLES: dict[Role, RoleSpec] = {
     "po": RoleSpec(
-        "the planner is at work",
-        "the plan is being read",
-        shared_agent=PLANNER,
-        of_sprint=True,
-        supervised=False,
+        "the planner is at work", "the plan is being read", shared_agent=PLANNER, of_sprint=True
     ),
     "implement": RoleSpec("an agent is writing the change", _TAKING_OVER, writes_code=True),
     "review": RoleSpec(
@@ -74,13 +68,11 @@ ROLES: dict[Role, RoleSpec] = {
         "the answer of the model is being read",
         shared_agent=ANALYST,
         of_sprint=True,
-        supervised=False,
     ),
     "verify": RoleSpec(
         "its merged result is being verified",
         "the result of its verification is being read",
         needs_agent=False,
-        supervised=False,
         priority=3000,
     ),
 }
@@ -89,14 +81,12 @@ ROLES: dict[Role, RoleSpec] = {
 AGENT_ROLES: tuple[Role, ...] = tuple(role for role, spec in ROLES.items() if spec.needs_agent)
 #: Work of agents that belongs to the sprint and to no task.
 SPRINT_ROLES: tuple[Role, ...] = tuple(role for role, spec in ROLES.items() if spec.of_sprint)
-#: Roles that the supervisor leaves alone.
+#: The supervisor restarts agents of tasks that are silent for too long, and no others.
 UNSUPERVISED_ROLES: frozenset[str] = frozenset(
-    r for r, spec in ROLES.items() if not spec.supervised
+    role for role, spec in ROLES.items() if spec.of_sprint or not spec.needs_agent
 )
 #: Roles that leave commits; they share one conversation.
 CODE_ROLES: tuple[Role, ...] = tuple(role for role, spec in ROLES.items() if spec.writes_code)
-
-
 #: Agents that work for all tasks, by their role.
 SHARED_AGENTS: dict[Role, str] = {
     role: spec.shared_agent for role, spec in ROLES.items() if spec.shared_agent

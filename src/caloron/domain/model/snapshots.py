@@ -31,8 +31,8 @@ def marker_key(body: str) -> str:
 
 
 def without_markers(body: str) -> str:
-    """Return a body as people read it."""
-    return without_section_markers(_MARKER.sub("", body)).strip()
+    """Return a body as people read it, with the text of our sections."""
+    return _SECTION_MARKER.sub("", _MARKER.sub("", body)).strip()
 
 
 def issues_closed_by(body: str) -> tuple[int, ...]:
@@ -202,11 +202,6 @@ def with_section(body: str, name: str, text: str, *, add: bool) -> str:
 def without_sections(body: str) -> str:
     """Return a body without our sections, as a person wrote it."""
     return _WHOLE.sub("", body)
-
-
-def without_section_markers(body: str) -> str:
-    """Return a body with the text of our sections, but without their markers."""
-    return _SECTION_MARKER.sub("", body)
 
 
 def inert(text: str) -> str:

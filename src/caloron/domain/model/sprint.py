@@ -20,7 +20,7 @@ from caloron.domain.model.snapshots import (
     Snapshot,
     marker_key,
 )
-from caloron.domain.model.status import Phase, check_phase
+from caloron.domain.model.status import PHASES, IllegalPhase, Phase
 from caloron.domain.model.task import Task, Work
 from caloron.domain.model.usage import Spent
 
@@ -252,9 +252,9 @@ class State(msgspec.Struct, kw_only=True):
 
 def enter(sprint: Sprint, phase: Phase) -> None:
     """Move a sprint to a phase; the same phase is no change."""
-    if phase != sprint.phase:
-        check_phase(sprint.id, sprint.phase, phase)
-        sprint.phase = phase
+    if phase not in (sprint.phase, *PHASES[sprint.phase]):
+        raise IllegalPhase(sprint.id, sprint.phase, phase)
+    sprint.phase = phase
 
 
 def branch_name(task: str, sprint: str) -> str:

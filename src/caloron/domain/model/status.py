@@ -118,11 +118,6 @@ PHASES: dict[Phase, frozenset[Phase]] = {
 }
 
 
-def check_phase(sprint: str, old: Phase, new: Phase) -> None:
-    if new not in PHASES[old]:
-        raise IllegalPhase(sprint, old, new)
-
-
 _DONE, _NO_PLAN, _TASKS_NOT_DONE = 0, 8, 10
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from caloron.domain.model.feedback import Feedback
-from caloron.domain.model.merge import MergeWait, Revert, SuspectFailure, Verified
+from caloron.domain.model.merge import MergeWait, Outcome, Revert, Verified
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.roles import Role
 from caloron.domain.model.snapshots import ReviewSnapshot
@@ -145,7 +145,7 @@ class MergeState(msgspec.Struct, kw_only=True):
 
     verified: Verified | None = None
     #: A red result that waits for main to be verified by itself.
-    suspect: SuspectFailure | None = None
+    suspect: Outcome | None = None
     #: The head that is being merged.
     merging: str = ""
     #: How often a merge came too late, because main or the branch had moved.

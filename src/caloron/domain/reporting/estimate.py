@@ -89,8 +89,6 @@ def rounds(plan: tuple[PlannedTask, ...], parallel: int) -> int:
     count = 0
     while waiting:
         ready = [task for task in waiting if done.issuperset(task.depends_on)][: max(1, parallel)]
-        if not ready:
-            break
         done |= {task.id for task in ready}
         waiting = [task for task in waiting if task.id not in done]
         count += 1

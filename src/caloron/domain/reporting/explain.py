@@ -21,7 +21,8 @@ def why(state: State, task: Task, now: float = 0.0) -> str:
     """
     # States of other programs have no step.
     step = task.step if task.step.status is task.status else FIRST_STEP[task.status]
-    line = _LINES[step]
+    in_train = _why_in_train(state, task) if task.status is Status.IN_REVIEW else ""
+    line = in_train or _LINES[step]
     return line if isinstance(line, str) else line(state, task, now)
 
 
@@ -82,8 +83,6 @@ def _why_working(state: State, task: Task, now: float) -> str:
     work = task.work
     if work is None:
         return task.reason
-    if in_train := _why_in_train(state, task):
-        return in_train
     spec = ROLES[work.role]
     if work.item in state.queued:
         return _why_queued(state, task, work.role, now)
@@ -99,20 +98,14 @@ def _why_publishing(_state: State, task: Task, _now: float) -> str:
     return "opening a pull request" if pushed else "its branch is being pushed"
 
 
-def _why_in_queue(state: State, task: Task, _now: float) -> str:
+def _why_in_queue(state: State, _task: Task, _now: float) -> str:
     unsettled = [other.plan.id for other in state.tasks.values() if other.merge.unverified]
     behind = f", after the merge of {unsettled[0]} is settled" if unsettled else ""
-    in_train = _why_in_train(state, task)
-    return in_train or f"approved: waiting for its turn to merge{behind}"
+    return f"approved: waiting for its turn to merge{behind}"
 
 
-def _why_waiting(state: State, task: Task, _now: float) -> str:
-    waits = task.merge.waiting
-    return _why_in_train(state, task) or (waits.what if waits else task.reason)
-
-
-def _why_merging(state: State, task: Task, _now: float) -> str:
-    return _why_in_train(state, task) or "being merged"
+def _why_waiting(_state: State, task: Task, _now: float) -> str:
+    return task.merge.waiting.what if task.merge.waiting else task.reason
 
 
 def _why_in_train(state: State, task: Task) -> str:
@@ -142,14 +135,10 @@ def _why_queued(state: State, task: Task, role: Role, now: float) -> str:
 
 
 def _why_escalated(_state: State, task: Task, _now: float) -> str:
-    return f"{task.reason}; {_how_to_release(task)}"
-
-
-def _how_to_release(task: Task) -> str:
-    place = task.links.issue if task.escalation.issue is None else task.escalation.issue
-    if place is None:
-        return "edit its status in the sprint's file to go on"
-    return f"comment `resolved` on issue #{place} to go on"
+    issue = task.links.issue if task.escalation.issue is None else task.escalation.issue
+    if issue is None:
+        return f"{task.reason}; edit its status in the sprint's file to go on"
+    return f"{task.reason}; comment `resolved` on issue #{issue} to go on"
 
 
 _LINES: dict[Step, str | Callable[[State, Task, float], str]] = {
@@ -169,7 +158,7 @@ _LINES: dict[Step, str | Callable[[State, Task, float], str]] = {
     Step.MERGE_QUEUED: _why_in_queue,
     Step.MERGE_VERIFYING: _why_working,
     Step.WAITING_FOR_CI: _why_waiting,
-    Step.MERGING: _why_merging,
+    Step.MERGING: "being merged",
     Step.MERGED_UNVERIFIED: "merged, main is being verified again",
     Step.REVERTING: "merged, but main is red with it: it is being taken out again",
     Step.REVERTED: "taken out of main again: about to go back to its agent",

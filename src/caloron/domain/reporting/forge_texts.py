@@ -22,14 +22,6 @@ def pull_key(sprint: str, task: str, generation: int) -> str:
     return f"pull/{sprint}/{task}/{generation}"
 
 
-def comment_key(sprint: str, task: str, purpose: str, cause: str) -> str:
-    return f"comment/{sprint}/{task}/{purpose}/{cause}"
-
-
-def revert_key(sprint: str, task: str, number: int) -> str:
-    return f"revert/{sprint}/{task}/{number}"
-
-
 def revert_pull_key(sprint: str, task: str, number: int) -> str:
     return f"revert-pull/{sprint}/{task}/{number}"
 

@@ -1,4 +1,4 @@
-"""The exported files about agents: a manifest per task, a version per agent and sprint."""
+"""The exported files about agents: their manifests, their versions, and their skills at first."""
 
 from __future__ import annotations
 
@@ -96,3 +96,41 @@ def next_version(entries: Sequence[Any]) -> str:
     matches = [match for text in texts if (match := _VERSION.fullmatch(text))]
     major, minor = max(((int(m[1]), int(m[2])) for m in matches), default=(1, -1))
     return f"{major}.{minor + 1}"
+
+
+#: Name, description and tags of the skills that a project starts with, until a person edits
+#: `skill_store.json`. An agent can use them in its workspace, without an account or a server.
+_SKILLS = (
+    ("git-operations", "Commit work in small steps with messages that say why", "git"),
+    ("python-development", "Write typed Python and manage its packages", "python code"),
+    ("pytest-testing", "Write and run tests with pytest", "python testing"),
+    (
+        "typescript-development",
+        "Write TypeScript or JavaScript and manage its packages",
+        "javascript code",
+    ),
+    ("rust-development", "Write Rust and build it with cargo", "rust code"),
+    ("go-development", "Write Go and build it with its own tools", "go code"),
+    ("shell-scripting", "Write scripts that fail loudly and quote well", "shell code"),
+    ("rest-api-development", "Design and build HTTP interfaces", "api code"),
+    ("sql-database", "Design tables, write queries and migrations", "sql data"),
+    ("documentation", "Write and correct documents for users and developers", "docs"),
+    ("code-review", "Read a change and say what is wrong with it", "review"),
+)
+
+
+def default_skills(frameworks: tuple[str, ...]) -> dict[str, Any]:
+    """Return the store in the form of the seeds."""
+    return {
+        name: {
+            "type": "skill",
+            "description": description,
+            "frameworks": list(frameworks),
+            "mcp_url": "",
+            "credentials": [],
+            "tags": tags.split(),
+            "dependencies": {},
+            "nix_packages": [],
+        }
+        for name, description, tags in _SKILLS
+    }

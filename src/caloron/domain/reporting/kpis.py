@@ -161,7 +161,8 @@ def compute_kpis(state: State, runs: Sequence[Run], now: float) -> Kpis:
         sprint_time_s=seconds,
         work_time_s=work_time_s(run for run in runs if run.role != "retro"),
         sprint_days=round(seconds / _DAY, 1),
-        tasks_per_day=_per_day(done, seconds),
+        # From the exact time: a sprint of minutes would be 0.0 days.
+        tasks_per_day=_share(done, seconds / _DAY, 1),
         total_interventions=steps,
         human_acts=sum(len(t.conversation.acts) for t in tasks),
         avg_interventions=_share(steps, total, 2),
@@ -345,11 +346,6 @@ def _mean_known(values: Sequence[float], digits: int) -> float | None:
     return _mean([value for value in values if value], digits)
 
 
-def _per_day(done: int, seconds: float) -> float:
-    """Return tasks per day, from the exact time: a sprint of minutes would be 0.0 days."""
-    return round(done / (seconds / _DAY), 1) if seconds else 0.0
-
-
 #: A change of at most this share is no change.
 DEAD_BAND = 0.05
 _EARLIER = 10
@@ -411,12 +407,6 @@ def trends(now: Kpis, earlier: Iterable[Kpis]) -> tuple[Trend, ...]:
         if abs(value - mean) > DEAD_BAND * abs(mean) + 1e-9:
             direction = "improved" if (value > mean) is metric.more_is_better else "degraded"
         result.append(
-            Trend(
-                metric=name,
-                now=value,
-                before=round(mean, 4),
-                n=len(before),
-                direction=direction,
-            )
+            Trend(metric=name, now=value, before=round(mean, 4), n=len(before), direction=direction)
         )
     return tuple(result)

@@ -25,12 +25,7 @@ from caloron.domain.reporting.kpis import (
     verification_of,
     worded,
 )
-from caloron.domain.reporting.learnings import (
-    FATE,
-    Improvement,
-    SprintRecord,
-    same_meaning,
-)
+from caloron.domain.reporting.learnings import FATE, Improvement, SprintRecord, same_meaning
 from caloron.domain.reporting.retro_rules import (
     RULES_SAY,
     Analysis,
@@ -50,8 +45,8 @@ _MAX_TEXT = 40_000
 class FeedbackItem(msgspec.Struct, frozen=True, kw_only=True):
     """The feedback of an agent about its task."""
 
-    issue_number: int | None
-    author: str
+    issue_number: int | None = None
+    author: str = ""
     is_parsed_yaml: bool = True
     parsed: Feedback
 
@@ -61,12 +56,12 @@ class Retro(msgspec.Struct, frozen=True, kw_only=True):
 
     state: State
     kpis: Kpis
-    agents: tuple[AgentKpis, ...]
-    roles: tuple[RoleKpis, ...]
+    agents: tuple[AgentKpis, ...] = ()
+    roles: tuple[RoleKpis, ...] = ()
     feedback: tuple[FeedbackItem, ...]
     analysis: Analysis
-    trends: tuple[Trend, ...]
-    improvements: tuple[Improvement, ...]
+    trends: tuple[Trend, ...] = ()
+    improvements: tuple[Improvement, ...] = ()
     #: Who wrote the analysis, if the rules did not.
     analysed_by: str = ""
 

@@ -7,6 +7,7 @@ facts are delivered.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from caloron.domain.model.facts import (
     EffectDone,
@@ -37,8 +38,11 @@ from caloron.domain.rules.evaluation import Decision, Evaluation, decide
 from caloron.domain.rules.people import commands
 from caloron.domain.rules.people.labelled_issues import add_tasks
 from caloron.domain.rules.pull_requests import bind
+from caloron.domain.rules.refusals import effect_failed
 from caloron.domain.rules.results import work_ended
 from caloron.domain.rules.scheduling import needs_person
+
+_F = TypeVar("_F")
 
 
 def evaluate(state: State, facts: Sequence[Fact], now: float) -> Decision:
@@ -88,39 +92,31 @@ def _advance(evaluation: Evaluation) -> None:
 
 def _take_in(evaluation: Evaluation, facts: Sequence[Fact]) -> None:
     """Take in snapshots and people's acts, then ends of work, then refusals, in a fixed order."""
-    ended = [f for f in facts if isinstance(f, WorkEnded)]
-    interrupted = [f for f in facts if isinstance(f, RunInterrupted)]
-    done = [f for f in facts if isinstance(f, EffectDone)]
-    failed = [f for f in facts if isinstance(f, EffectFailed)]
     seen = tuple(f for f in facts if isinstance(f, Snapshot))
     evaluation.state.objects = merge_observations(evaluation.state.objects, seen)
-    for effect in sorted(done, key=lambda f: f.id):
+    for effect in sorted(_of_kind(EffectDone, facts), key=lambda f: f.id):
         evaluation.apply(effect.task, _effect_done, effect)
     evaluation.apply("", bind)
     evaluation.apply("", _plan_judged, facts)
     if not evaluation.sprint.discard.by:
         workflow.follow(evaluation, workflow.PEOPLE)
-    for end in sorted(ended, key=lambda f: (f.item, f.token)):
+    for end in sorted(_of_kind(WorkEnded, facts), key=lambda f: (f.item, f.token)):
         evaluation.apply("", _account, end)
         evaluation.apply(end.task, _work_ended, end)
-    for interruption in sorted(interrupted, key=lambda f: (f.item, f.token)):
+    for interruption in sorted(_of_kind(RunInterrupted, facts), key=lambda f: (f.item, f.token)):
         evaluation.apply(interruption.task, _run_interrupted, interruption)
-    for refusal in sorted(failed, key=lambda f: f.id):
-        evaluation.apply(refusal.task, _effect_failed, refusal)
-    for fact in facts:
-        if isinstance(fact, Halt):
-            _halted(evaluation, fact)
-    for fact in facts:
-        if isinstance(fact, SprintDiscarded):
-            from caloron.domain.rules import discard
+    for refusal in sorted(_of_kind(EffectFailed, facts), key=lambda f: f.id):
+        evaluation.apply(refusal.task, effect_failed, refusal)
+    for halt in _of_kind(Halt, facts):
+        _halted(evaluation, halt)
+    for discarded in _of_kind(SprintDiscarded, facts):
+        from caloron.domain.rules import discard
 
-            evaluation.apply("", discard.discard, fact)
+        evaluation.apply("", discard.discard, discarded)
 
 
-def _effect_failed(evaluation: Evaluation, refusal: EffectFailed) -> None:
-    from caloron.domain.rules.refusals import effect_failed
-
-    effect_failed(evaluation, refusal)
+def _of_kind(kind: type[_F], facts: Sequence[Fact]) -> list[_F]:
+    return [fact for fact in facts if isinstance(fact, kind)]
 
 
 def _work_ended(evaluation: Evaluation, end: WorkEnded) -> None:
@@ -145,9 +141,9 @@ def _plan_judged(evaluation: Evaluation, facts: Sequence[Fact]) -> None:
     """Replace a plan that waits for approval with the last edit, then run an approved plan."""
     if evaluation.sprint.phase != "approval":
         return
-    if edits := [f for f in facts if isinstance(f, PlanEdited)]:
+    if edits := _of_kind(PlanEdited, facts):
         planning.replace_plan(evaluation, max(edits, key=lambda f: f.at).tasks)
-    if any(isinstance(f, PlanApproved) for f in facts):
+    if _of_kind(PlanApproved, facts):
         planning.run_plan(evaluation)
 
 

@@ -265,8 +265,9 @@ class Evaluation:
 
     def step_of(self, task: Task) -> Step:
         """Return the step of a task; in a damaged state, one that its status allows."""
-        step = _STEP_BY_STATUS.get(task.status) or self._step_of_started(task)
-        return step if step.status is task.status else FIRST_STEP[task.status]
+        started = task.status in (Status.IN_PROGRESS, Status.IN_REVIEW)
+        step = self._step_of_started(task) if started else None
+        return step if step and step.status is task.status else FIRST_STEP[task.status]
 
     def _step_of_started(self, task: Task) -> Step:
         merge, work = task.merge, task.work
@@ -278,7 +279,7 @@ class Evaluation:
             approved = work.batch or approved_head(self, task)
             return Step.MERGE_VERIFYING if approved else Step.VERIFYING
         if work:
-            return _STEP_BY_ROLE[work.role]
+            return STEP_BY_ROLE[work.role]
         in_progress = task.status is Status.IN_PROGRESS
         return Step.PUBLISHING if in_progress else self._step_in_review(task)
 
@@ -328,6 +329,7 @@ class Evaluation:
         heads: tuple[str, ...] = (),
         reason: str = "",
         log: str = "",
+        onto_main: bool = False,
     ) -> Work:
         """Return work with an id of its own that is not queued yet."""
         task.attempts.work_count += 1
@@ -339,6 +341,7 @@ class Evaluation:
             batch=heads,
             reason=reason,
             verify_log=log,
+            onto_main=onto_main,
             edits=task.conversation.edits,
             queued_at=self.now,
         )
@@ -354,6 +357,20 @@ class Evaluation:
     ) -> None:
         """Queue new work for a task; `why` is for the event log."""
         self.start(task, self.new_work(task, role, head=head, reason=reason), why)
+
+    def start_again(
+        self, task: Task, work: Work, why: str, *, role: Role | None = None, reason: str = ""
+    ) -> None:
+        """Queue new work in the place of other work, from the same commit and the same log."""
+        again = self.new_work(
+            task,
+            role or work.role,
+            head=work.head,
+            reason=reason,
+            log=work.verify_log,
+            onto_main=work.onto_main,
+        )
+        self.start(task, again, why)
 
     def queue(self, work: Work, reason: str, task: Task | None = None) -> Work:
         """Queue work of a task, or of the sprint itself, and return it with the current time."""
@@ -398,7 +415,7 @@ class Evaluation:
         """Comment on the issue of a task, or on another conversation about it."""
         number = task.links.issue if on is None else on
         if number is not None:
-            key = forge_texts.comment_key(self.sprint.id, task.id, purpose, cause)
+            key = f"comment/{self.sprint.id}/{task.id}/{purpose}/{cause}"
             self.post_comment(number, key, text, task.id)
 
     def add_label(self, task: Task, name: str) -> None:
@@ -504,15 +521,7 @@ class Evaluation:
         self.close_issue(task.escalation.issue, cause, task)
 
 
-_STEP_BY_STATUS = {
-    Status.PENDING: Step.WAITING,
-    Status.READY: Step.READY,
-    Status.BLOCKED: Step.BLOCKED,
-    Status.ESCALATED: Step.ESCALATED,
-    Status.DONE: Step.DONE,
-    Status.CANCELLED: Step.CANCELLED,
-}
-_STEP_BY_ROLE: dict[Role, Step] = {
+STEP_BY_ROLE: dict[Role, Step] = {
     "implement": Step.IMPLEMENTING,
     "fix": Step.FIXING,
     "resolve": Step.RESOLVING,

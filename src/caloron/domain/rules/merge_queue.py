@@ -17,16 +17,15 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from caloron.domain.model.effects import Merge
 from caloron.domain.model.facts import EffectDone, EffectFailed, WorkEnded
-from caloron.domain.model.merge import LONGEST_TRAIN, Member, Train, Verified
+from caloron.domain.model.merge import LONGEST_TRAIN, Member, Outcome, Train, Verified
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task, Work
 from caloron.domain.reporting import forge_texts
 from caloron.domain.rules import post_merge_check
 from caloron.domain.rules.evaluation import Evaluation
 from caloron.domain.rules.verdicts import approved_head, send_back_or_escalate
-from caloron.domain.rules.verification import Outcome, reject_red
+from caloron.domain.rules.verification import reject_red
 
 #: Merges of one head that came too late; more of them means that something else is wrong.
 _MAX_STALE = 5
@@ -144,21 +143,10 @@ def _is_fresh(evaluation: Evaluation, task: Task) -> bool:
 
 
 def _merge(evaluation: Evaluation, task: Task) -> None:
-    verified, pull, head = task.merge.verified, task.links.pull, task.change.head
-    if verified is None or pull is None:
-        return
-    task.merge.merging = head
-    evaluation.do(
-        Merge(
-            key=post_merge_check.merge_key(pull, head, verified.base),
-            task=task.id,
-            pull=pull,
-            head=head,
-            base=verified.base,
-            message=forge_texts.merge_message(pull, forge_texts.pull_title(task)),
-            tree=verified.tree,
-        )
-    )
+    verified, pull = task.merge.verified, task.links.pull
+    if verified and pull is not None:
+        title = forge_texts.pull_title(task)
+        post_merge_check.decide_merge(evaluation, task, pull, verified, title)
 
 
 def merge_done(evaluation: Evaluation, task: Task, fact: EffectDone) -> None:
@@ -349,7 +337,7 @@ def batch_verified(evaluation: Evaluation, work: Work, fact: WorkEnded, outcome:
     train = _without_conflicts(evaluation, _replace(train, item=""), fact)
     red = train.red if fact.base == train.base else 0
     train = _replace(train, base=fact.base, red=red)
-    if outcome.passes:
+    if outcome.proof.passes:
         train = _replace(train, chain=fact.chain, proof=outcome.proof)
     elif train.size > 1:
         log, line = outcome.proof.log, outcome.line

@@ -10,7 +10,7 @@ import msgspec
 
 from caloron.domain.model.effects import ClosePull, MakeRevert, Merge, OpenPull, ReopenIssue
 from caloron.domain.model.facts import EffectDone, EffectFailed, WorkEnded
-from caloron.domain.model.merge import MergeWait, Revert
+from caloron.domain.model.merge import MergeWait, Outcome, Revert, Verified
 from caloron.domain.model.snapshots import PullSnapshot, marker_key
 from caloron.domain.model.sprint import State, revert_branch
 from caloron.domain.model.status import Status
@@ -18,7 +18,6 @@ from caloron.domain.model.task import Task
 from caloron.domain.reporting import forge_texts
 from caloron.domain.rules.evaluation import Evaluation
 from caloron.domain.rules.verdicts import send_back_or_escalate
-from caloron.domain.rules.verification import Outcome
 from caloron.durations import Backoff
 
 _MAX_STALE = 5
@@ -32,6 +31,25 @@ _replace = msgspec.structs.replace
 
 def merge_key(pull: int | None, head: str, base: str) -> str:
     return f"merge/{pull}/{head}/{base}"
+
+
+def decide_merge(
+    evaluation: Evaluation, task: Task, pull: int, verified: Verified, title: str
+) -> None:
+    """Merge a verified head, of the change or of its revert."""
+    head, base = verified.head, verified.base
+    task.merge.merging = head
+    evaluation.do(
+        Merge(
+            key=merge_key(pull, head, base),
+            task=task.id,
+            pull=pull,
+            head=head,
+            base=base,
+            message=forge_texts.merge_message(pull, title),
+            tree=verified.tree,
+        )
+    )
 
 
 def unsettled_merge(state: State) -> Task | None:
@@ -146,18 +164,7 @@ def _merge_revert(evaluation: Evaluation, task: Task, revert: Revert) -> None:
     if proof is None or proof.base != evaluation.state.main_commit():
         evaluation.start_new(task, "verify", head=revert.head)
         return
-    task.merge.merging = revert.head
-    evaluation.do(
-        Merge(
-            key=merge_key(pull.number, revert.head, proof.base),
-            task=task.id,
-            pull=pull.number,
-            head=revert.head,
-            base=proof.base,
-            message=forge_texts.merge_message(pull.number, forge_texts.revert_title(task)),
-            tree=proof.tree,
-        )
-    )
+    decide_merge(evaluation, task, pull.number, proof, forge_texts.revert_title(task))
 
 
 def _pull(evaluation: Evaluation, task: Task, revert: Revert) -> PullSnapshot | None:
@@ -189,16 +196,16 @@ def verification_ended(
         if fact.conflicts:
             files = ", ".join(fact.conflicts)
             _give_up(evaluation, task, f"main is red and #{number} cannot be taken out: {files}")
-        elif outcome.passes:
+        elif outcome.proof.passes:
             task.merge.verified = outcome.proof
         else:
             _give_up(evaluation, task, f"main is red also without #{number}: {outcome.line}")
-    elif revert and outcome.passes:
+    elif revert and outcome.proof.passes:
         task.merge.revert = _replace(revert, sound=True)
     elif revert:
         reason = f"main is red after #{number} was taken out: {outcome.line}"
         evaluation.escalate(task, reason)
-    elif outcome.passes:
+    elif outcome.proof.passes:
         task.merge.unverified = ""
         task.merge.verified = _replace(outcome.proof, head=task.change.head)
         reason = f"merged as pull request #{number}, main was verified again"
@@ -257,7 +264,7 @@ def _give_up(evaluation: Evaluation, task: Task, reason: str) -> None:
 
 
 def _key(evaluation: Evaluation, task: Task, revert: Revert) -> str:
-    return forge_texts.revert_key(evaluation.sprint.id, task.id, revert.number)
+    return f"revert/{evaluation.sprint.id}/{task.id}/{revert.number}"
 
 
 def _pull_key(evaluation: Evaluation, task: Task, revert: Revert) -> str:

@@ -5,8 +5,6 @@ People act on the forge, and the later act wins.
 
 from __future__ import annotations
 
-import msgspec
-
 from caloron.domain.model.snapshots import IssueSnapshot, PullSnapshot, ReviewSnapshot
 from caloron.domain.model.sprint import branch_name, is_ours
 from caloron.domain.model.status import Status
@@ -15,12 +13,7 @@ from caloron.domain.reporting import forge_texts
 from caloron.domain.rules.evaluation import Evaluation
 from caloron.domain.rules.people.labelled_issues import apply_issue_edit, may_return
 from caloron.domain.rules.results import open_pull
-from caloron.domain.rules.verdicts import (
-    details_of,
-    last_word,
-    reason_of,
-    send_back_or_escalate,
-)
+from caloron.domain.rules.verdicts import details_of, last_word, reason_of, send_back_or_escalate
 
 _MAX_CLOSURES = 2
 
@@ -399,15 +392,9 @@ def restart_fix(evaluation: Evaluation, task: Task, review: ReviewSnapshot) -> N
     reason = f"{review.author} asked for changes"
     evaluation.stop_work(task, reason)
     requests = (details_of(review), work.reason if work.role == "fix" else "")
-    again = evaluation.new_work(
-        task,
-        "fix",
-        head=work.head,
-        reason="\n\n".join(filter(None, requests)),
-        log=work.verify_log,
-    )
     evaluation.move(task, Status.IN_PROGRESS, reason_of(review))
-    evaluation.start(task, msgspec.structs.replace(again, onto_main=work.onto_main), reason)
+    request = "\n\n".join(filter(None, requests))
+    evaluation.start_again(task, work, reason, role="fix", reason=request)
 
 
 def pull_shows_head(evaluation: Evaluation, task: Task) -> PullSnapshot | None:

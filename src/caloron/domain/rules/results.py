@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import NamedTuple
 
 import msgspec
@@ -18,13 +18,8 @@ from caloron.domain.model.task import Task, Work
 from caloron.domain.reporting import forge_texts, work_log
 from caloron.domain.reporting.waiting import provider_of
 from caloron.domain.rules import merge_queue, post_merge_check
-from caloron.domain.rules.evaluation import Evaluation
-from caloron.domain.rules.verdicts import (
-    ChangesNeeded,
-    has_both,
-    parse_verdict,
-    send_back_or_escalate,
-)
+from caloron.domain.rules.evaluation import STEP_BY_ROLE, Evaluation
+from caloron.domain.rules.verdicts import has_both, parse_verdict, send_back_or_escalate
 from caloron.domain.rules.verification import (
     main_is_not_suspect,
     outcome_of,
@@ -58,10 +53,10 @@ class Ended(NamedTuple):
 class ResultRule(NamedTuple):
     """In these steps, after this result, this action is taken, and leads to these steps."""
 
-    steps: frozenset[Step]
+    steps: Set[Step]
     when: Callable[[Ended], bool]
     do: Callable[[Evaluation, Ended], None]
-    then: frozenset[Step]
+    then: Set[Step]
 
 
 def work_ended(evaluation: Evaluation, fact: WorkEnded) -> None:
@@ -228,16 +223,14 @@ def _judge_review(evaluation: Evaluation, ended: Ended) -> None:
 def _clear_request(evaluation: Evaluation, ended: Ended) -> str | None:
     """Return the request of a clear verdict, empty for an approval; None: the work runs again."""
     task, work, fact, _ = ended
-    verdict = parse_verdict(fact.answer)
+    request = parse_verdict(fact.answer)
     task.forgive()
-    if verdict is None:
+    if request is None:
         _ask_again(evaluation, ended)
         return None
-    request = verdict.reason if isinstance(verdict, ChangesNeeded) else ""
     if not request and work.edits != task.conversation.edits:
         # The approval is about a text of the task that was changed since.
-        again = evaluation.new_work(task, work.role, head=work.head, log=work.verify_log)
-        evaluation.start(task, again, "the text of the task was changed")
+        evaluation.start_again(task, work, "the text of the task was changed")
         return None
     return request
 
@@ -298,7 +291,7 @@ def _judge_verification(evaluation: Evaluation, ended: Ended) -> None:
         post_merge_check.verification_ended(evaluation, task, fact, outcome)
     elif work.batch:
         merge_queue.batch_verified(evaluation, work, fact, outcome)
-    elif outcome.passes:
+    elif outcome.proof.passes:
         task.merge.verified = outcome.proof
     elif work.reason and main_is_not_suspect(evaluation.sprint, outcome.proof.base):
         # Red again after a fix round that changed nothing.
@@ -352,13 +345,9 @@ def _any(_ended: Ended) -> bool:
     return True
 
 
-_STEPS: dict[Role, frozenset[Step]] = {
-    "implement": frozenset({Step.IMPLEMENTING}),
-    "fix": frozenset({Step.FIXING}),
-    "resolve": frozenset({Step.RESOLVING}),
-    "check": frozenset({Step.CHECKING}),
-    "review": frozenset({Step.REVIEWING}),
-    "verify": frozenset({Step.VERIFYING, Step.MERGE_VERIFYING}),
+_STEPS: dict[Role, Set[Step]] = {
+    **{role: {step} for role, step in STEP_BY_ROLE.items()},
+    "verify": {Step.VERIFYING, Step.MERGE_VERIFYING},
 }
 _WRITING = _STEPS["implement"] | _STEPS["fix"] | _STEPS["resolve"]
 _JUDGING = _STEPS["review"] | _STEPS["check"]
@@ -366,29 +355,27 @@ _WORKING = _WRITING | _JUDGING | _STEPS["verify"]
 
 #: What follows from the end of work; the first row whose result matches is applied.
 RESULTS: tuple[ResultRule, ...] = (
-    ResultRule(_WORKING, _internal_error, _retry, frozenset({Step.ESCALATED})),
-    ResultRule(_STEPS["verify"], _conflict_with_main, _resolve, frozenset({Step.RESOLVING})),
+    ResultRule(_WORKING, _internal_error, _retry, {Step.ESCALATED}),
+    ResultRule(_STEPS["verify"], _conflict_with_main, _resolve, {Step.RESOLVING}),
     ResultRule(
         _STEPS["verify"],
         _any,
         _judge_verification,
-        frozenset(
-            {Step.REVIEW_QUEUED, Step.MERGE_QUEUED, Step.FIXING, Step.MAIN_SUSPECT, Step.ESCALATED}
-        ),
+        {Step.REVIEW_QUEUED, Step.MERGE_QUEUED, Step.FIXING, Step.MAIN_SUSPECT, Step.ESCALATED},
     ),
-    ResultRule(_WRITING | _JUDGING, _failed_agent, _retry, frozenset({Step.ESCALATED})),
-    ResultRule(_STEPS["check"], _any, _judge_check, frozenset({Step.DONE, Step.ESCALATED})),
+    ResultRule(_WRITING | _JUDGING, _failed_agent, _retry, {Step.ESCALATED}),
+    ResultRule(_STEPS["check"], _any, _judge_check, {Step.DONE, Step.ESCALATED}),
     ResultRule(
         _STEPS["review"],
         _any,
         _judge_review,
-        frozenset({Step.POSTING_VERDICT, Step.FIXING, Step.DONE, Step.ESCALATED}),
+        {Step.POSTING_VERDICT, Step.FIXING, Step.DONE, Step.ESCALATED},
     ),
-    ResultRule(_WRITING, _conflict_left, _retry, frozenset({Step.ESCALATED})),
-    ResultRule(_WRITING, _committed, _publish_commit, frozenset({Step.PUBLISHING})),
-    ResultRule(_STEPS["fix"], _unchanged_and_red, _verify_again, frozenset({Step.VERIFYING})),
-    ResultRule(_STEPS["implement"], _unchanged, _review_nothing, frozenset({Step.REVIEW_QUEUED})),
-    ResultRule(_WRITING, _any, _retry, frozenset({Step.ESCALATED})),
+    ResultRule(_WRITING, _conflict_left, _retry, {Step.ESCALATED}),
+    ResultRule(_WRITING, _committed, _publish_commit, {Step.PUBLISHING}),
+    ResultRule(_STEPS["fix"], _unchanged_and_red, _verify_again, {Step.VERIFYING}),
+    ResultRule(_STEPS["implement"], _unchanged, _review_nothing, {Step.REVIEW_QUEUED}),
+    ResultRule(_WRITING, _any, _retry, {Step.ESCALATED}),
 )
 
 

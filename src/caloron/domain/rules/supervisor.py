@@ -12,11 +12,9 @@ from caloron.domain.model.sprint import State
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task
 from caloron.domain.reporting import progress_page
-from caloron.domain.rules.evaluation import Decision, Evaluation
-from caloron.domain.rules.evaluation import decide as decide_on
+from caloron.domain.rules.evaluation import Decision, Evaluation, decide
 
-LadderStep = Literal["probe", "restart", "escalate_human"]
-_LADDER: tuple[LadderStep, ...] = ("probe", "restart", "escalate_human")
+_LADDER = ("probe", "restart", "escalate_human")
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,13 +41,6 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class Intervention(msgspec.Struct, frozen=True, kw_only=True):
-    task: str
-    item: str
-    step: LadderStep
-    reason: str
-
-
 def check_health(agent: AgentSeen, limits: Limits) -> Health:
     """Judge an agent; its silence begins with its last output or use of the processor."""
     if agent.running_s > limits.timeout_s:
@@ -63,44 +54,44 @@ def _span(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"
 
 
-def decide(state: State, results: list[Health], limits: Limits, now: float) -> list[Intervention]:
-    """Return the next step of the ladder for each agent that needs one."""
-    interventions = []
-    for health in results:
-        task = _at_work(state, health)
-        if task is None or health.status == "healthy":
-            continue
-        count, last = task.supervision.interventions, task.supervision.intervened_at
-        if not last or now - last >= limits.grace_s:
-            step = _LADDER[min(count, len(_LADDER) - 1)]
-            item, reason = health.agent.item, health.reason
-            interventions.append(Intervention(task=task.id, item=item, step=step, reason=reason))
-    return interventions
+def supervise(
+    state: State, results: list[Health], limits: Limits, now: float
+) -> tuple[Decision, list[str]]:
+    """Take the next step of the ladder for each agent that needs one; the lines name the steps.
+
+    Agents that work again are forgiven.
+    """
+    steps = [(health, _next_step(state, health, limits, now)) for health in results]
+    steps = [(health, step) for health, step in steps if step]
+
+    def rules(evaluation: Evaluation) -> None:
+        for health in results:
+            _forgive(evaluation, health)
+        for health, step in steps:
+            evaluation.apply(health.agent.task, _take_step, health, step)
+        progress_page.report(evaluation)
+
+    decided = decide(state, now, rules)
+    # Interventions consume no facts, so whether facts wait stays as it was.
+    decided.state.facts_wait = state.facts_wait
+    return decided, [f"{step}:{health.agent.task} ({health.reason})" for health, step in steps]
+
+
+def _next_step(state: State, health: Health, limits: Limits, now: float) -> str:
+    """Return the step that an agent needs now, or an empty string."""
+    task = _at_work(state, health)
+    if task is None or health.status == "healthy":
+        return ""
+    count, last = task.supervision.interventions, task.supervision.intervened_at
+    if last and now - last < limits.grace_s:
+        return ""
+    return _LADDER[min(count, len(_LADDER) - 1)]
 
 
 def _at_work(state: State, health: Health) -> Task | None:
     task = state.tasks.get(health.agent.task)
     same = task is not None and task.work is not None and task.work.item == health.agent.item
     return task if same else None
-
-
-def intervene(
-    state: State, results: list[Health], interventions: list[Intervention], now: float
-) -> Decision:
-    """Apply interventions to the state, and forgive agents that work again."""
-
-    def rules(evaluation: Evaluation) -> None:
-        for health in results:
-            _forgive(evaluation, health)
-        for intervention in interventions:
-            task = evaluation.state.tasks[intervention.task]
-            evaluation.apply(task.id, _take_step, task, intervention)
-        progress_page.report(evaluation)
-
-    decided = decide_on(state, now, rules)
-    # Interventions consume no facts, so whether facts wait stays as it was.
-    decided.state.facts_wait = state.facts_wait
-    return decided
 
 
 def _forgive(evaluation: Evaluation, health: Health) -> None:
@@ -114,15 +105,16 @@ def _forgive(evaluation: Evaluation, health: Health) -> None:
         watch.interventions, watch.intervened_at = 0, 0.0
 
 
-def _take_step(evaluation: Evaluation, task: Task, intervention: Intervention) -> None:
-    work, watch, reason = task.work, task.supervision, intervention.reason
+def _take_step(evaluation: Evaluation, health: Health, step: str) -> None:
+    task, reason = evaluation.state.tasks[health.agent.task], health.reason
+    work, watch = task.work, task.supervision
     if work is None or task.status not in (Status.IN_PROGRESS, Status.IN_REVIEW):
         return
     watch.interventions += 1
     watch.total += 1
     watch.intervened_at = evaluation.now
     cause = f"{WorkId.parse(work.item).name}-{watch.total}"
-    if intervention.step == "probe":
+    if step == "probe":
         key = f"probe/{work.item}/{cause}"
         evaluation.do(Probe(key=key, task=task.id, item=work.item, reason=reason))
         text = (
@@ -130,7 +122,7 @@ def _take_step(evaluation: Evaluation, task: Task, intervention: Intervention) -
             "Its process is being looked at; it is restarted if nothing happens."
         )
         evaluation.comment(task, "probe", cause, text)
-    elif intervention.step == "restart":
+    elif step == "restart":
         watch.restarts += 1
         evaluation.comment(task, "restart", cause, f"The agent is restarted: still {reason}.")
         why = f"restarted: {reason}"

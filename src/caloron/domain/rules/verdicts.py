@@ -10,12 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from caloron.domain.model.snapshots import (
     PullSnapshot,
     ReviewSnapshot,
-    Verdict,
     marker_key,
     moment,
     without_markers,
@@ -31,79 +28,46 @@ _APPROVED = "APPROVED"
 _CHANGES_NEEDED = "CHANGES_NEEDED"
 
 
-class Approved(msgspec.Struct, frozen=True):
-    pass
-
-
-class ChangesNeeded(msgspec.Struct, frozen=True):
-    reason: str
-
-
 def has_both(answer: str) -> bool:
     lines = [line.strip() for line in answer.splitlines()]
     return _APPROVED in lines and _CHANGES_NEEDED in answer
 
 
-def parse_verdict(answer: str) -> Approved | ChangesNeeded | None:
-    """Return the verdict, or None: an answer that is unclear or empty is never an approval."""
+def parse_verdict(answer: str) -> str | None:
+    """Return the requested changes, empty for an approval; None: the answer is unclear or empty."""
     lines = [line.strip() for line in answer.splitlines() if line.strip()]
     last = lines[-1] if lines else ""
     if last == _APPROVED:
         # An approval is final, so the other word must not occur in any form.
-        return None if _CHANGES_NEEDED in answer else Approved()
+        return None if _CHANGES_NEEDED in answer else ""
     head, colon, reason = last.partition(":")
     if head == _CHANGES_NEEDED and colon and reason.strip() and _APPROVED not in lines:
-        return ChangesNeeded(reason.strip())
+        return reason.strip()
     return None
-
-
-class ReviewPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of approvals that a head needs, and the verdicts that count."""
-
-    required_approvals: int = 1
-    #: Reviews with another verdict are remarks.
-    verdicts: tuple[Verdict, ...] = ("approved", "changes_requested")
-
-    def counts(self, sprint: Sprint, task: Task | None, review: ReviewSnapshot) -> bool:
-        """True for a trusted person, and for us unless the verdict was voided."""
-        if review.verdict not in self.verdicts:
-            return False
-        if is_ours(sprint, review):
-            return task is None or marker_key(review.body) not in task.review.voided
-        return review.trusted
-
-    def last_word(
-        self,
-        sprint: Sprint,
-        task: Task | None,
-        reviews: Iterable[ReviewSnapshot],
-        pull: int,
-        head: str,
-    ) -> ReviewSnapshot | None:
-        """Return the deciding verdict on a head; None while too few people have approved.
-
-        Approvals by command count like reviews on the forge.
-        """
-        by_command = [task.review.approval] if task and task.review.approval else []
-        counted = [
-            review
-            for review in (*reviews, *by_command)
-            if (review.pull, review.head) == (pull, head) and self.counts(sprint, task, review)
-        ]
-        last = latest(sprint, counted)
-        if last is not None and last.verdict == "approved":
-            authors = {review.author for review in counted if review.verdict == "approved"}
-            return last if len(authors) >= self.required_approvals else None
-        return last
-
-
-POLICY = ReviewPolicy()
 
 
 def last_word(evaluation: Evaluation, task: Task, pull: PullSnapshot) -> ReviewSnapshot | None:
     """Return the verdict that decides about the current head."""
     reviews = evaluation.reviews_of(pull.number)
-    return POLICY.last_word(evaluation.sprint, task, reviews, pull.number, pull.head)
+    return deciding_verdict(evaluation.sprint, task, reviews, pull.number, pull.head)
+
+
+def deciding_verdict(
+    sprint: Sprint, task: Task | None, reviews: Iterable[ReviewSnapshot], pull: int, head: str
+) -> ReviewSnapshot | None:
+    """Return the last verdict on a head; approvals by command count like reviews on the forge."""
+    by_command = [task.review.approval] if task and task.review.approval else []
+    on_head = [r for r in (*reviews, *by_command) if (r.pull, r.head) == (pull, head)]
+    return latest(sprint, [review for review in on_head if _counts(sprint, task, review)])
+
+
+def _counts(sprint: Sprint, task: Task | None, review: ReviewSnapshot) -> bool:
+    """True for a verdict of a trusted person, and for ours unless it was voided."""
+    if review.verdict == "commented":
+        return False
+    if is_ours(sprint, review):
+        return task is None or marker_key(review.body) not in task.review.voided
+    return review.trusted
 
 
 def latest(sprint: Sprint, reviews: Iterable[ReviewSnapshot]) -> ReviewSnapshot | None:
@@ -178,10 +142,15 @@ def send_back_or_escalate(
     if head not in task.review.rejected:
         task.review.rejected = (*task.review.rejected, head)
     verified = task.merge.verified_head(head)
-    log = verified.log if verified else ""
-    fix = evaluation.new_work(task, "fix", head=start or head, reason=details or reason, log=log)
     red = verified is not None and not verified.passes
-    fix = msgspec.structs.replace(fix, onto_main=red or onto_main)
+    fix = evaluation.new_work(
+        task,
+        "fix",
+        head=start or head,
+        reason=details or reason,
+        log=verified.log if verified else "",
+        onto_main=red or onto_main,
+    )
     rounds = evaluation.sprint.settings.max_fix_rounds
     if len(task.review.rejected) > rounds:
         reason = f"not approved after {rounds} fix rounds: {reason}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from caloron.domain.model.facts import WorkEnded, classify, is_red, red_line
-from caloron.domain.model.merge import MergeWait, SuspectFailure, Verified
+from caloron.domain.model.merge import MergeWait, Outcome, Verified
 from caloron.domain.model.roles import BASELINE, WorkId
 from caloron.domain.model.sprint import Sprint, enter
 from caloron.domain.model.status import Status
@@ -77,17 +77,6 @@ def _main_verified_again(evaluation: Evaluation, fact: WorkEnded, *, red: bool) 
     health.red_summary = f"{main} itself is red since {fact.base[:12]}{by}: {red_line(fact)}"
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Green, red, or red and allowed; and the line that shows why."""
-
-    proof: Verified
-    line: str = ""
-
-    @property
-    def passes(self) -> bool:
-        return self.proof.passes
-
-
 def outcome_of(evaluation: Evaluation, task: Task, work: Work, fact: WorkEnded) -> Outcome | None:
     """Return the result of a verification; None: it was red for the first time and is run again."""
     health = evaluation.sprint.main_health
@@ -117,11 +106,10 @@ def outcome_of(evaluation: Evaluation, task: Task, work: Work, fact: WorkEnded) 
 
 def reject_red(evaluation: Evaluation, task: Task, outcome: Outcome) -> None:
     """Send a red change back with the log, unless main itself may be red."""
-    failure = SuspectFailure(proof=outcome.proof, line=outcome.line)
     if main_is_not_suspect(evaluation.sprint, outcome.proof.base):
-        _blame(evaluation, task, failure)
+        _blame(evaluation, task, outcome)
         return
-    task.merge.verified, task.merge.suspect = None, failure
+    task.merge.verified, task.merge.suspect = None, outcome
     _wait(evaluation, task, "its result is red: main is being verified by itself")
 
 
@@ -139,17 +127,17 @@ def red_reason(line: str) -> str:
     return f"verification of the merged result failed: {line}"
 
 
-def _blame(evaluation: Evaluation, task: Task, failure: SuspectFailure) -> None:
+def _blame(evaluation: Evaluation, task: Task, failure: Outcome) -> None:
     task.merge.verified = failure.proof
     send_back_or_escalate(evaluation, task, failure.proof.head, red_reason(failure.line))
 
 
-def red_result(_evaluation: Evaluation, task: Task) -> SuspectFailure | None:
+def red_result(_evaluation: Evaluation, task: Task) -> Outcome | None:
     """The merged result is red, and main itself may be red."""
     return task.merge.suspect
 
 
-def settle_suspect(evaluation: Evaluation, task: Task, failure: SuspectFailure) -> None:
+def settle_suspect(evaluation: Evaluation, task: Task, failure: Outcome) -> None:
     """Verify main alone: red, escalate; green, start a fix round."""
     health, base = evaluation.sprint.main_health, failure.proof.base
     outdated = task.change.head != failure.proof.head or base != evaluation.state.main_commit()

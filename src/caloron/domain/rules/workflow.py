@@ -9,7 +9,7 @@ What follows from the end of work is the table in `results.py`, from a refusal o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from caloron.domain.model.sprint import Sprint
@@ -31,24 +31,20 @@ _Match = TypeVar("_Match")
 class Rule(NamedTuple, Generic[_Match]):
     """In these steps, under this condition, this action is taken, and leads to these steps."""
 
-    steps: frozenset[Step]
+    steps: Set[Step]
     #: Returns what the condition matched, or a false value; the action gets it.
     when: Callable[[Evaluation, Task], _Match | None]
     do: Callable[[Evaluation, Task, _Match], None]
     #: Empty: the task stays where it is.
-    then: frozenset[Step] = frozenset()
+    then: Set[Step] = frozenset()
 
 
 class QueueRule(NamedTuple):
     """A rule over all tasks in these steps, because they share main or the slots."""
 
-    steps: frozenset[Step]
+    steps: Set[Step]
     do: Callable[[Evaluation], None]
-    then: frozenset[Step]
-
-
-def _steps(*names: Step) -> frozenset[Step]:
-    return frozenset(names)
+    then: Set[Step]
 
 
 def always(_evaluation: Evaluation, _task: Task) -> bool:
@@ -59,114 +55,95 @@ def always(_evaluation: Evaluation, _task: Task) -> bool:
 ALL = frozenset(Step)
 OPEN = ALL - {Step.DONE, Step.CANCELLED}
 RUNNING = OPEN - {Step.ESCALATED}
-NOT_STARTED = _steps(Step.WAITING, Step.BLOCKED, Step.READY)
+NOT_STARTED = frozenset({Step.WAITING, Step.BLOCKED, Step.READY})
 IN_REVIEW = frozenset(step for step in Step if step.status is Status.IN_REVIEW)
 #: In review, and nothing is under way for the task.
-IDLE = _steps(Step.REVIEW_QUEUED, Step.POSTING_VERDICT, Step.MERGE_QUEUED, Step.WAITING_FOR_CI)
-AFTER_MERGE = _steps(Step.MERGED_UNVERIFIED, Step.REVERTING, Step.REVERTED)
+IDLE = {Step.REVIEW_QUEUED, Step.POSTING_VERDICT, Step.MERGE_QUEUED, Step.WAITING_FOR_CI}
+AFTER_MERGE = {Step.MERGED_UNVERIFIED, Step.REVERTING, Step.REVERTED}
 #: A head that is in review: it waits, or it was approved or answered already.
 HEAD_IN_REVIEW = IDLE | {Step.PUBLISHING}
 
 #: What people do, and what the forge shows.
 PEOPLE: tuple[Rule[Any], ...] = (
-    Rule(ALL - {Step.DONE}, pulls.pull_merged, pulls.complete, _steps(Step.DONE)),
+    Rule(ALL - {Step.DONE}, pulls.pull_merged, pulls.complete, {Step.DONE}),
     # An edit of the text takes our approval back.
     Rule(ALL, always, pulls.observe, IDLE),
     Rule(ALL, commands.command_given, commands.obey, ALL),
-    Rule(NOT_STARTED, labels.label_removed, labels.remove_task, _steps(Step.CANCELLED)),
-    Rule(_steps(Step.CANCELLED), labels.label_restored, labels.restore_task, _steps(Step.WAITING)),
-    Rule(OPEN, pulls.issue_closed, pulls.cancel, _steps(Step.CANCELLED)),
-    Rule(_steps(Step.CANCELLED), pulls.issue_closed, pulls.remember_closed_issue),
-    Rule(_steps(Step.CANCELLED), pulls.issue_reopened, pulls.restore, _steps(Step.WAITING)),
-    Rule(_steps(Step.CANCELLED), pulls.cancelled_with_open_pull, pulls.close_pulls),
+    Rule(NOT_STARTED, labels.label_removed, labels.remove_task, {Step.CANCELLED}),
+    Rule({Step.CANCELLED}, labels.label_restored, labels.restore_task, {Step.WAITING}),
+    Rule(OPEN, pulls.issue_closed, pulls.cancel, {Step.CANCELLED}),
+    Rule({Step.CANCELLED}, pulls.issue_closed, pulls.remember_closed_issue),
+    Rule({Step.CANCELLED}, pulls.issue_reopened, pulls.restore, {Step.WAITING}),
+    Rule({Step.CANCELLED}, pulls.cancelled_with_open_pull, pulls.close_pulls),
     Rule(
         OPEN,
         pulls.pull_was_closed,
         pulls.rework,
-        _steps(Step.FIXING, Step.PUBLISHING, Step.ESCALATED) | NOT_STARTED,
+        {Step.FIXING, Step.PUBLISHING, Step.ESCALATED} | NOT_STARTED,
     ),
-    Rule(_steps(Step.ESCALATED), pulls.branch_pushed, pulls.resume_with_push, HEAD_IN_REVIEW),
-    Rule(_steps(Step.ESCALATED), pulls.approved_meanwhile, pulls.resume_in_review, HEAD_IN_REVIEW),
-    Rule(
-        _steps(Step.ESCALATED),
-        pulls.changes_requested_meanwhile,
-        pulls.resume_with_fix,
-        _steps(Step.FIXING),
-    ),
+    Rule({Step.ESCALATED}, pulls.branch_pushed, pulls.resume_with_push, HEAD_IN_REVIEW),
+    Rule({Step.ESCALATED}, pulls.approved_meanwhile, pulls.resume_in_review, HEAD_IN_REVIEW),
+    Rule({Step.ESCALATED}, pulls.changes_requested_meanwhile, pulls.resume_with_fix, {Step.FIXING}),
     Rule(RUNNING, pulls.head_replaced, pulls.adopt_head, HEAD_IN_REVIEW | NOT_STARTED),
     Rule(
-        _steps(Step.REVIEWING, Step.FIXING),
+        {Step.REVIEWING, Step.FIXING},
         pulls.approved_by_person,
         pulls.stop_answered_work,
         HEAD_IN_REVIEW,
     ),
     Rule(
-        _steps(Step.IMPLEMENTING),
-        pulls.change_made_by_person,
-        pulls.stop_implementing,
-        _steps(Step.PUBLISHING),
+        {Step.IMPLEMENTING}, pulls.change_made_by_person, pulls.stop_implementing, {Step.PUBLISHING}
     ),
     Rule(
-        _steps(Step.FIXING, Step.RESOLVING),
+        {Step.FIXING, Step.RESOLVING},
         pulls.more_changes_requested,
         pulls.restart_fix,
-        _steps(Step.FIXING),
+        {Step.FIXING},
     ),
-    Rule(_steps(Step.PUBLISHING), pulls.pull_shows_head, pulls.enter_review, IDLE),
-    Rule(
-        IN_REVIEW,
-        pulls.changes_requested,
-        pulls.send_back,
-        _steps(Step.FIXING, Step.ESCALATED),
-    ),
+    Rule({Step.PUBLISHING}, pulls.pull_shows_head, pulls.enter_review, IDLE),
+    Rule(IN_REVIEW, pulls.changes_requested, pulls.send_back, {Step.FIXING, Step.ESCALATED}),
 )
 
 #: Dependents wait until their dependencies are done.
 DEPENDENCIES: tuple[Rule[Any], ...] = (
-    Rule(
-        _steps(Step.WAITING, Step.READY), slots.dependency_held, slots.block, _steps(Step.BLOCKED)
-    ),
-    Rule(_steps(Step.BLOCKED), slots.no_dependency_held, slots.unblock, _steps(Step.WAITING)),
-    Rule(_steps(Step.WAITING), slots.dependencies_done, slots.make_ready, _steps(Step.READY)),
+    Rule({Step.WAITING, Step.READY}, slots.dependency_held, slots.block, {Step.BLOCKED}),
+    Rule({Step.BLOCKED}, slots.no_dependency_held, slots.unblock, {Step.WAITING}),
+    Rule({Step.WAITING}, slots.dependencies_done, slots.make_ready, {Step.READY}),
 )
 
 #: Each head is verified on top of main, then reviewed.
 REVIEW: tuple[Rule[Any], ...] = (
     Rule(
-        _steps(Step.MAIN_SUSPECT),
+        {Step.MAIN_SUSPECT},
         verification.red_result,
         verification.settle_suspect,
         IDLE | {Step.FIXING, Step.ESCALATED},
     ),
-    Rule(IDLE, queue.change_missing, queue.escalate_missing, _steps(Step.ESCALATED)),
+    Rule(IDLE, queue.change_missing, queue.escalate_missing, {Step.ESCALATED}),
     Rule(
-        _steps(Step.REVIEW_QUEUED, Step.POSTING_VERDICT),
+        {Step.REVIEW_QUEUED, Step.POSTING_VERDICT},
         queue.not_verified,
         queue.start_verification,
-        _steps(Step.VERIFYING),
+        {Step.VERIFYING},
     ),
     Rule(
-        _steps(Step.MERGE_QUEUED, Step.WAITING_FOR_CI),
+        {Step.MERGE_QUEUED, Step.WAITING_FOR_CI},
         queue.not_verified,
         queue.start_verification,
-        _steps(Step.MERGE_VERIFYING),
+        {Step.MERGE_VERIFYING},
     ),
-    Rule(IDLE, queue.not_reviewed, queue.start_review, _steps(Step.REVIEWING)),
+    Rule(IDLE, queue.not_reviewed, queue.start_review, {Step.REVIEWING}),
 )
 
 #: Tasks share main and the slots: these rules look at all of them at once.
 QUEUES: tuple[QueueRule, ...] = (
     QueueRule(AFTER_MERGE, post_merge_check.advance, AFTER_MERGE | {Step.FIXING, Step.ESCALATED}),
     QueueRule(
-        _steps(Step.MERGE_QUEUED, Step.MERGE_VERIFYING, Step.WAITING_FOR_CI),
+        {Step.MERGE_QUEUED, Step.MERGE_VERIFYING, Step.WAITING_FOR_CI},
         queue.advance_merge_queue,
-        _steps(Step.MERGE_VERIFYING, Step.MERGING, Step.FIXING, Step.MAIN_SUSPECT),
+        {Step.MERGE_VERIFYING, Step.MERGING, Step.FIXING, Step.MAIN_SUSPECT},
     ),
-    QueueRule(
-        _steps(Step.READY),
-        slots.start_ready,
-        _steps(Step.IMPLEMENTING, Step.CHECKING, Step.PUBLISHING),
-    ),
+    QueueRule({Step.READY}, slots.start_ready, {Step.IMPLEMENTING, Step.CHECKING, Step.PUBLISHING}),
 )
 
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-import msgspec
-
 from caloron.domain.model.effects import ReopenIssue, SeeBranch
 from caloron.domain.model.snapshots import CommentSnapshot, ReviewSnapshot, marker_key, moment
 from caloron.domain.model.status import Status
-from caloron.domain.model.task import Task
+from caloron.domain.model.task import Task, Work
 from caloron.domain.rules.evaluation import Evaluation
 from caloron.domain.rules.results import open_pull
 from caloron.domain.rules.verdicts import take_back
@@ -182,7 +180,7 @@ def _retry(evaluation: Evaluation, task: Task, comment: CommentSnapshot) -> str:
             key = f"reopen/{evaluation.sprint.id}/{task.id}/{comment.id}"
             evaluation.do(ReopenIssue(key=key, task=task.id, issue=task.links.issue))
         case Status.IN_PROGRESS if task.work is not None:
-            _begin_again(evaluation, task, reason)
+            _begin_again(evaluation, task, task.work, reason)
         case Status.IN_REVIEW if not task.merge.unverified:
             evaluation.stop_work(task, reason)
             take_back(evaluation, task)
@@ -197,18 +195,12 @@ def _retry(evaluation: Evaluation, task: Task, comment: CommentSnapshot) -> str:
     return ""
 
 
-def _begin_again(evaluation: Evaluation, task: Task, reason: str) -> None:
-    work = task.work
-    if work is None:
-        return
+def _begin_again(evaluation: Evaluation, task: Task, work: Work, reason: str) -> None:
     evaluation.stop_work(task, reason)
     task.forgive()
     task.attempts.session = ""
-    again = evaluation.new_work(
-        task, work.role, head=work.head, reason=work.reason, log=work.verify_log
-    )
     evaluation.note(task, f"{reason}: begun again")
-    evaluation.start(task, msgspec.structs.replace(again, onto_main=work.onto_main), reason)
+    evaluation.start_again(task, work, reason, reason=work.reason)
 
 
 def _cancel(evaluation: Evaluation, task: Task, comment: CommentSnapshot) -> str:

@@ -39,7 +39,7 @@ def plan_key(sprint: str) -> str:
 def advance(evaluation: Evaluation) -> None:
     """Show the plan, and follow what people did to its issue: edit, approve, close."""
     sprint = evaluation.sprint
-    if sprint.phase != "approval" or not sprint.settings.plan_on_forge:
+    if sprint.phase != "approval":
         return
     if sprint.planning.approval is None:
         _show(evaluation)
