@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from caloron.domain.model.snapshots import PART_BITS, ReviewSnapshot, Verdict, marker
 from caloron.domain.model.sprint import Sprint, SprintSettings
-from caloron.domain.rules.verdicts import latest, parse_verdict
+from caloron.domain.rules.verdicts import ReviewPolicy, latest, parse_verdict
 
 
 @pytest.mark.parametrize("answer", ["APPROVED", "fine\n\n  APPROVED  \n\n", "\r\nAPPROVED\r\n"])
@@ -118,3 +120,24 @@ def test_our_request_does_not_override_a_later_approval_of_the_same_second() -> 
     request = review("changes_requested", "robot", -7, SECOND, poll_part=1)
     approval = review("approved", "bob", -9, SECOND, poll_part=2)
     assert latest(SPRINT, [request, approval]) == approval
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "approved"),
+    [
+        (["ann:approved"], False),
+        (["ann:approved", "ann:approved"], False),
+        (["ann:approved", "bob:approved"], True),
+        # An author's later verdict replaces the earlier one.
+        (["ann:approved", "ann:changes_requested", "bob:approved"], False),
+        (["ann:changes_requested", "ann:approved", "bob:approved"], True),
+        (["ann:approved", "bob:commented"], False),
+    ],
+)
+def test_a_policy_of_two_approvals_needs_two_authors(verdicts: list[str], approved: bool) -> None:
+    reviews = []
+    for number, line in enumerate(verdicts, 1):
+        author, _, verdict = line.partition(":")
+        reviews.append(review(cast(Verdict, verdict), author, number, SECOND + number))
+    last = ReviewPolicy(approvals=2).deciding_verdict(SPRINT, None, reviews, 2, "abc")
+    assert (last is not None and last.verdict == "approved") == approved

@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from caloron.domain.model.snapshots import (
     PullSnapshot,
     ReviewSnapshot,
+    Verdict,
     marker_key,
     moment,
     without_markers,
@@ -46,28 +49,59 @@ def parse_verdict(answer: str) -> str | None:
     return None
 
 
+class ReviewPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How many approvals a head needs, and whose verdicts count."""
+
+    #: Each from another author.
+    approvals: int = 1
+    #: Reviews with another verdict are remarks.
+    verdicts: tuple[Verdict, ...] = ("approved", "changes_requested")
+
+    def counts(self, sprint: Sprint, task: Task | None, review: ReviewSnapshot) -> bool:
+        """True for a verdict of a trusted person, and for ours unless it was voided."""
+        if review.verdict not in self.verdicts:
+            return False
+        if is_ours(sprint, review):
+            return task is None or marker_key(review.body) not in task.review.voided
+        return review.trusted
+
+    def deciding_verdict(
+        self,
+        sprint: Sprint,
+        task: Task | None,
+        reviews: Iterable[ReviewSnapshot],
+        pull: int,
+        head: str,
+    ) -> ReviewSnapshot | None:
+        """Return the last verdict on a head; None while approvals are missing.
+
+        Approvals by command count like reviews on the forge.
+        """
+        by_command = [task.review.approval] if task and task.review.approval else []
+        counted = [
+            review
+            for review in (*reviews, *by_command)
+            if (review.pull, review.head) == (pull, head) and self.counts(sprint, task, review)
+        ]
+        last = latest(sprint, counted)
+        if last is None or last.verdict != "approved":
+            return last
+        by_author = {review.author: review for review in sorted(counted, key=_order)}
+        approving = [review for review in by_author.values() if review.verdict == "approved"]
+        return last if len(approving) >= self.approvals else None
+
+
+POLICY = ReviewPolicy()
+
+
 def last_word(evaluation: Evaluation, task: Task, pull: PullSnapshot) -> ReviewSnapshot | None:
     """Return the verdict that decides about the current head."""
     reviews = evaluation.reviews_of(pull.number)
-    return deciding_verdict(evaluation.sprint, task, reviews, pull.number, pull.head)
+    return POLICY.deciding_verdict(evaluation.sprint, task, reviews, pull.number, pull.head)
 
 
-def deciding_verdict(
-    sprint: Sprint, task: Task | None, reviews: Iterable[ReviewSnapshot], pull: int, head: str
-) -> ReviewSnapshot | None:
-    """Return the last verdict on a head; approvals by command count like reviews on the forge."""
-    by_command = [task.review.approval] if task and task.review.approval else []
-    on_head = [r for r in (*reviews, *by_command) if (r.pull, r.head) == (pull, head)]
-    return latest(sprint, [review for review in on_head if _counts(sprint, task, review)])
-
-
-def _counts(sprint: Sprint, task: Task | None, review: ReviewSnapshot) -> bool:
-    """True for a verdict of a trusted person, and for ours unless it was voided."""
-    if review.verdict == "commented":
-        return False
-    if is_ours(sprint, review):
-        return task is None or marker_key(review.body) not in task.review.voided
-    return review.trusted
+def _order(review: ReviewSnapshot) -> tuple[int, int]:
+    return review.version, review.id
 
 
 def latest(sprint: Sprint, reviews: Iterable[ReviewSnapshot]) -> ReviewSnapshot | None:
@@ -76,7 +110,7 @@ def latest(sprint: Sprint, reviews: Iterable[ReviewSnapshot]) -> ReviewSnapshot 
     Forges number comments and reviews separately. If a person requested changes within the same
     second as a verdict by comment, the order is unknown, and then the request counts.
     """
-    ordered = sorted(reviews, key=lambda r: (r.version, r.id))
+    ordered = sorted(reviews, key=_order)
     last = ordered[-1] if ordered else None
     if last is None or not last.is_comment:
         return last

@@ -17,7 +17,7 @@ from caloron.domain.model.sprint import State
 from caloron.domain.model.task import Task
 from caloron.domain.rules.people.commands import new_objections
 from caloron.domain.rules.people.labelled_issues import read_text
-from caloron.domain.rules.verdicts import deciding_verdict
+from caloron.domain.rules.verdicts import POLICY
 from caloron.errors import (
     ChecksFailed,
     ForgeError,
@@ -76,7 +76,7 @@ class MergeGate:
             self._look_at_issue(state, task.links.issue)
             self._look_at_comments(task)
         reviews = self._forge.reviews(effect.pull)
-        last = deciding_verdict(state.sprint, task, reviews, effect.pull, effect.head)
+        last = POLICY.deciding_verdict(state.sprint, task, reviews, effect.pull, effect.head)
         if last is not None and last.verdict == "changes_requested":
             raise StaleHead(f"{last.author} asked for changes in {name}")
 
