@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from caloron.errors import ModelError, PreconditionFailed, UsageError
-from caloron.models import http
+from caloron.models import endpoints
 from caloron.models.choose import ask_seconds, chosen_model
 from caloron.ports import Model
 from tests.support.endpoint import Endpoint, anthropic, gemini, openai
@@ -34,7 +34,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for _, key, _, _ in _KINDS.values():
         monkeypatch.setenv(key, _KEY)
     monkeypatch.setenv("CALORON_LLM_MODEL", "m/1")
-    monkeypatch.setattr(http, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(endpoints, "_FIRST_PAUSE_S", 0.01)
 
 
 def _model(monkeypatch: pytest.MonkeyPatch, endpoint: Endpoint, kind: str = "openai-api") -> Model:
@@ -103,7 +103,7 @@ def test_an_unusable_answer_is_an_error(
 def test_an_answer_in_a_broken_encoding_is_a_refusal_without_secrets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http, "_TRIES", 2)
+    monkeypatch.setattr(endpoints, "_TRIES", 2)
     reply = Reply(f"not gzip {_KEY}".encode(), headers={"Content-Encoding": "gzip"})
     with Endpoint(reply) as endpoint, pytest.raises(ModelError, match="encoding") as raised:
         _model(monkeypatch, endpoint).ask("x", seconds=20)
