@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import msgspec
 
 from caloron.errors import ModelError
 from caloron.http import HttpClient, HttpError, Response
+from caloron.json_values import at, count, tables, text
 from caloron.ports import ModelAnswer
 from caloron.store import log
 
@@ -33,20 +34,11 @@ _HINTS = {
 }
 
 
-class Reply(NamedTuple):
-    """The parts of a provider's answer; only `text` has a known type."""
-
-    text: str
-    #: Why the model ended its answer, and the reason that means that it was cut short.
-    reason: object
-    cut: str
-    model: object
-    tokens_in: object
-    tokens_out: object
-
-
 class Endpoint:
     """A model behind HTTP; a subclass knows the requests and answers of its provider."""
+
+    #: The reason that means that the answer was cut short.
+    cut: str
 
     def __init__(self, name: str, base: str, model: str, headers: Mapping[str, str]) -> None:
         self.name, self.model, self._headers = name, model, headers
@@ -58,33 +50,32 @@ class Endpoint:
     def body(self, prompt: str) -> dict[str, Any]:
         return {"model": self.model, "messages": [{"role": "user", "content": prompt}]}
 
-    def read(self, answer: dict[str, Any]) -> Reply:
+    def read(self, answer: dict[str, Any]) -> tuple[ModelAnswer, str]:
+        """Return what the model answered, and why it ended its answer."""
         raise NotImplementedError
 
     def ask(
         self, prompt: str, *, seconds: float, stopped: Callable[[], bool] = lambda: False
     ) -> ModelAnswer:
-        reply = self.read(_post(self._url, self._headers, self.body(prompt), seconds, stopped))
-        if reply.reason == reply.cut:
+        reply = _post(self._url, self._headers, self.body(prompt), seconds, stopped)
+        answer, reason = self.read(reply)
+        if reason == self.cut:
             raise ModelError(
                 f"the answer of {self.name} was cut short: it is longer than the model may answer",
                 hint="ask for less, or choose a model with longer answers (CALORON_LLM_MODEL)",
             )
-        if not reply.text.strip():
-            why = f" ({reply.reason})" if reply.reason and isinstance(reply.reason, str) else ""
+        if not answer.text.strip():
+            why = f" ({reason})" if reason else ""
             raise ModelError(
                 f"{self.name} answered nothing{why}", hint="ask again, or in other words"
             )
-        return ModelAnswer(
-            text=reply.text,
-            model=_text(reply.model) or self.model,
-            tokens_in=_count(reply.tokens_in),
-            tokens_out=_count(reply.tokens_out),
-        )
+        return answer
 
 
 class Anthropic(Endpoint):
     """`POST /v1/messages`."""
+
+    cut = "max_tokens"
 
     def url(self, base: str) -> str:
         return f"{base.removesuffix('/v1')}/v1/messages"
@@ -92,37 +83,40 @@ class Anthropic(Endpoint):
     def body(self, prompt: str) -> dict[str, Any]:
         return {"max_tokens": _MOST_TOKENS, **super().body(prompt)}
 
-    def read(self, answer: dict[str, Any]) -> Reply:
-        parts = _objects(answer.get("content"))
-        text = "".join(_text(part.get("text")) for part in parts if part.get("type") == "text")
-        usage = _object(answer.get("usage"))
-        return Reply(
-            text, answer.get("stop_reason"), "max_tokens", answer.get("model"),
-            usage.get("input_tokens"), usage.get("output_tokens"),
-        )  # fmt: skip
+    def read(self, answer: dict[str, Any]) -> tuple[ModelAnswer, str]:
+        parts = tables(answer, "content")
+        return ModelAnswer(
+            text="".join(text(part, "text") for part in parts if part.get("type") == "text"),
+            model=text(answer, "model") or self.model,
+            tokens_in=count(answer, "usage", "input_tokens"),
+            tokens_out=count(answer, "usage", "output_tokens"),
+        ), text(answer, "stop_reason")
 
 
 class OpenAi(Endpoint):
     """`POST /chat/completions`, as OpenAI and compatible servers answer it."""
 
+    cut = "length"
+
     def url(self, base: str) -> str:
         return f"{base}/chat/completions"
 
-    def read(self, answer: dict[str, Any]) -> Reply:
-        choice = next(iter(_objects(answer.get("choices"))), {})
-        message = _object(choice.get("message"))
-        content = message.get("content")
-        if not isinstance(content, str):
-            content = "".join(_text(part.get("text")) for part in _objects(content))
-        usage = _object(answer.get("usage"))
-        return Reply(
-            content, message.get("refusal") or choice.get("finish_reason"), "length",
-            answer.get("model"), usage.get("prompt_tokens"), usage.get("completion_tokens"),
-        )  # fmt: skip
+    def read(self, answer: dict[str, Any]) -> tuple[ModelAnswer, str]:
+        choice = next(iter(tables(answer, "choices")), {})
+        parts = tables(choice, "message", "content")
+        content = text(choice, "message", "content")
+        return ModelAnswer(
+            text=content or "".join(text(part, "text") for part in parts),
+            model=text(answer, "model") or self.model,
+            tokens_in=count(answer, "usage", "prompt_tokens"),
+            tokens_out=count(answer, "usage", "completion_tokens"),
+        ), text(choice, "message", "refusal") or text(choice, "finish_reason")
 
 
 class Gemini(Endpoint):
     """`POST /v1beta/models/MODEL:generateContent`."""
+
+    cut = "MAX_TOKENS"
 
     def url(self, base: str) -> str:
         model = quote(self.model, safe="")
@@ -131,18 +125,17 @@ class Gemini(Endpoint):
     def body(self, prompt: str) -> dict[str, Any]:
         return {"contents": [{"role": "user", "parts": [{"text": prompt}]}]}
 
-    def read(self, answer: dict[str, Any]) -> Reply:
-        candidate = next(iter(_objects(answer.get("candidates"))), {})
-        parts = _objects(_object(candidate.get("content")).get("parts"))
-        # Thoughts are not the answer.
-        text = "".join(_text(part.get("text")) for part in parts if not part.get("thought"))
-        blocked = _object(answer.get("promptFeedback")).get("blockReason")
-        usage = _object(answer.get("usageMetadata"))
-        return Reply(
-            text, blocked or candidate.get("finishReason"), "MAX_TOKENS",
-            answer.get("modelVersion"),
-            usage.get("promptTokenCount"), usage.get("candidatesTokenCount"),
-        )  # fmt: skip
+    def read(self, answer: dict[str, Any]) -> tuple[ModelAnswer, str]:
+        candidate = next(iter(tables(answer, "candidates")), {})
+        parts = tables(candidate, "content", "parts")
+        blocked = text(answer, "promptFeedback", "blockReason")
+        return ModelAnswer(
+            # Thoughts are not the answer.
+            text="".join(text(part, "text") for part in parts if not part.get("thought")),
+            model=text(answer, "modelVersion") or self.model,
+            tokens_in=count(answer, "usageMetadata", "promptTokenCount"),
+            tokens_out=count(answer, "usageMetadata", "candidatesTokenCount"),
+        ), blocked or text(candidate, "finishReason")
 
 
 def endpoint(provider: str, base: str, model: str, key_name: str, key: str) -> Endpoint:
@@ -238,9 +231,8 @@ def _refusal(response: Response, host: str) -> ModelError:
     answer = _decoded(response.body)
     if isinstance(answer, list) and answer:
         answer = answer[0]
-    error = answer.get("error", answer) if isinstance(answer, dict) else answer
-    message = error.get("message") if isinstance(error, dict) else error
-    reason = " ".join(_text(message).split())[:_LONGEST_REASON]
+    error = at(answer, "error") or answer
+    reason = " ".join((text(error) or text(error, "message")).split())[:_LONGEST_REASON]
     later = response.headers.get("retry-after", "")
     pause = f" (it asks to wait {later[:40]})" if later else ""
     kind = _Temporary if response.status in _TRANSIENT else ModelError
@@ -269,19 +261,3 @@ def _decoded(body: bytes) -> Any:
         return msgspec.json.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
-
-
-def _object(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _objects(value: object) -> list[dict[str, Any]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""

@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -44,9 +44,6 @@ _REPORT_FIELDS: dict[str, Any] = {
     "trouble": Trouble,
     "detail": str,
 }
-
-
-Event = TypeVar("Event")
 
 
 class CliSettings(NamedTuple):
@@ -110,16 +107,13 @@ class ReportBuilder:
         self.error = ""
 
 
-class AnsweringCli(Cli, Generic[Event]):
+class AnsweringCli(Cli):
     """An agent CLI that answers one question and prints JSON events, one in a line."""
-
-    #: The fields of an event that are read; a line of any other form is skipped.
-    event: type[Event]
 
     def arguments(self, request: AgentRequest) -> Sequence[str]:
         raise NotImplementedError
 
-    def add(self, event: Event, answer: ReportBuilder) -> None:
+    def add(self, event: dict[str, Any], answer: ReportBuilder) -> None:
         """Add the content of an event to the answer."""
         raise NotImplementedError
 
@@ -144,11 +138,9 @@ class AnsweringCli(Cli, Generic[Event]):
         )
 
     def read_report(self, run_dir: Path) -> AgentReport:
-        answer, form = ReportBuilder(), msgspec.json.Decoder(self.event)
-        log = run_dir / "output.log"
+        answer, log = ReportBuilder(), run_dir / "output.log"
         for line in lines(log) if log.exists() else ():
-            if (event := json_event(line, form)) is not None:
-                self.add(event, answer)
+            self.add(json_event(line), answer)
         if answer.error or not answer.is_complete:
             return failed(run_dir, answer.error)
         return AgentReport(
@@ -224,12 +216,13 @@ def lines(file: Path) -> Iterator[bytes]:
         yield begun
 
 
-def json_event(line: bytes | str, form: msgspec.json.Decoder[Event]) -> Event | None:
-    """Return the event in a line of output; None for anything else: it is chatter."""
+def json_event(line: bytes | str) -> dict[str, Any]:
+    """Return the event in a line of output; empty for anything else: it is chatter."""
     try:
-        return form.decode(line)
+        event = msgspec.json.decode(line)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
+        return {}
+    return event if isinstance(event, dict) else {}
 
 
 def failed(run_dir: Path, message: str) -> AgentReport:
@@ -262,29 +255,6 @@ def one_line(text: str, limit: int = _SHOWN) -> str:
     """Return a foreign text as one line that can be shown anywhere."""
     printable = "".join(c if c.isprintable() else " " for c in text[: 4 * limit])
     return " ".join(printable.split())[:limit]
-
-
-def as_text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def as_dict(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def as_list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def as_number(value: object) -> float:
-    """Return a number from 0 on; anything else is 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return 0.0
-    return float(value) if 0 <= value < 1e15 else 0.0
-
-
-def as_count(value: object) -> int:
-    return int(as_number(value))
 
 
 def _report_file(home: Path) -> dict[str, Any]:
