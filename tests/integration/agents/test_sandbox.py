@@ -283,29 +283,23 @@ def _new_folder(folder: Path) -> Path:
     return folder
 
 
-def test_the_folder_of_a_killed_proxy_is_removed(workspace: Path) -> None:
-    stale = runtime_dir.link_folder()
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(stale / runtime_dir.SOCKET))
-        # A killed proxy leaves a bound socket without a listener.
-    used = runtime_dir.link_folder()
+def test_old_files_and_folders_of_killed_proxies_are_removed() -> None:
+    file = runtime_dir.keep("passwd-1", b"x")
+    stale, used, unused, fresh = (runtime_dir.link_folder() for _ in range(4))
     with socket.socket(socket.AF_UNIX) as alive:
+        with socket.socket(socket.AF_UNIX) as dead:
+            # A killed proxy leaves a bound socket without a listener.
+            dead.bind(str(stale / runtime_dir.SOCKET))
         alive.bind(str(used / runtime_dir.SOCKET))
         alive.listen()
-        runtime_dir.prune(stale.parent)
-        assert not stale.exists()
+        for path in (file, stale, used, unused):
+            os.utime(path, (1, 1))
+        runtime_dir.prune(file.parent)
+        assert not any(path.exists() for path in (file, stale, unused))
         assert used.exists()
+        assert fresh.exists()
     (used / runtime_dir.SOCKET).unlink()
     used.rmdir()
-
-
-def test_old_files_of_sandboxes_are_removed() -> None:
-    file = runtime_dir.keep("passwd-1", b"x")
-    unused, fresh = runtime_dir.link_folder(), runtime_dir.link_folder()
-    for path in (file, unused):
-        os.utime(path, (1, 1))
-    runtime_dir.prune(file.parent)
-    assert (file.exists(), unused.exists(), fresh.exists()) == (False, False, True)
     fresh.rmdir()
 
 

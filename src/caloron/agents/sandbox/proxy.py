@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 #: At once; an agent that opens more waits.
@@ -205,6 +205,33 @@ def split_port(authority: str) -> tuple[str, int]:
     return host.strip("[]").lower().rstrip("."), int(port)
 
 
+def accept(
+    listener: socket.socket,
+    free: threading.BoundedSemaphore,
+    attend: Callable[[socket.socket], object],
+) -> None:
+    """Attend to the client that waits at a listener, in a thread of its own."""
+    if not free.acquire(timeout=1):
+        # It waits until another client has left.
+        return
+    try:
+        client = listener.accept()[0]
+    except OSError:
+        # The client left before it was accepted.
+        free.release()
+        return
+
+    def run() -> None:
+        try:
+            # Either side may close the connection at any time.
+            with suppress(OSError), client:
+                attend(client)
+        finally:
+            free.release()
+
+    threading.Thread(target=run, daemon=True).start()
+
+
 class Proxy:
     """The connections of one sandbox."""
 
@@ -229,25 +256,7 @@ class Proxy:
                 # Its handler runs here, and does not come back.
                 os.read(signals, 64)
                 continue
-            if not self._free.acquire(timeout=1):
-                continue
-            try:
-                client = self._listener.accept()[0]
-            except OSError:
-                # The client left before it was accepted.
-                self._free.release()
-                continue
-            threading.Thread(target=self._serve_client, args=(client,), daemon=True).start()
-
-    def _serve_client(self, client: socket.socket) -> None:
-        try:
-            with client:
-                self.answer(client)
-        except OSError:
-            # Either side closed the connection.
-            return
-        finally:
-            self._free.release()
+            accept(self._listener, self._free, self.answer)
 
     def answer(self, client: socket.socket) -> None:
         client.settimeout(_HEAD_S)
