@@ -19,7 +19,16 @@ from msgspec import Meta
 
 from caloron.agents.workspace.workspaces import folder_in, read_regular
 from caloron.errors import PreconditionFailed
-from caloron.ports import AgentCli, AgentCommand, AgentReport, AgentRequest, CliInfo, Trouble
+from caloron.ports import (
+    AgentCli,
+    AgentCommand,
+    AgentReport,
+    AgentRequest,
+    CliInfo,
+    Sandbox,
+    SandboxSpec,
+    Trouble,
+)
 
 REPORT_FILE = "report.json"
 #: An answer of this length is kept whole; of a longer one the beginning and the end.
@@ -146,6 +155,36 @@ class AnsweringCli(Cli):
         return AgentReport(
             text="".join(answer.texts), tokens_in=answer.tokens_in, tokens_out=answer.tokens_out
         )
+
+
+def prepare_run(
+    cli: AgentCli, sandbox: Sandbox, run_dir: Path, *, role: str, prompt: str = "", **fields: Any
+) -> tuple[AgentCommand, SandboxSpec]:
+    """Return the command and the sandbox of a CLI that runs in an empty workspace of its own."""
+    workspace, home = run_dir / "workspace", run_dir / "home"
+    for folder in (workspace, home):
+        folder.mkdir(mode=0o700, parents=True)
+    request = AgentRequest(
+        role=role,
+        task="",
+        prompt=prompt,
+        workspace=sandbox.inside(workspace),
+        run_dir=run_dir,
+        home=home,
+        sandbox_home=sandbox.sandbox_home(home),
+        **fields,
+    )
+    command = cli.command(request)
+    sandbox.give_ownership(workspace, home)
+    spec = SandboxSpec(
+        workspace=workspace,
+        home=home,
+        read_only=command.read_only,
+        network="model",
+        hosts=command.hosts,
+        env=command.env | command.secrets,
+    )
+    return command, spec
 
 
 def installation(info: CliInfo, packages: str = "") -> tuple[tuple[str, ...], tuple[Path, ...]]:

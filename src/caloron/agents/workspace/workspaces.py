@@ -14,7 +14,7 @@ import stat
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -119,11 +119,10 @@ def _quoted(value: str) -> str:
     return f'"{escaped}"'
 
 
-def exclude(workspace: Path, folders: Iterable[str]) -> None:
-    """Keep folders of ours out of what git sees as the agent's work."""
-    lines = "".join(f"/{folder}/\n" for folder in folders)
+def exclude(workspace: Path, names: Iterable[str]) -> None:
+    """Let git ignore these paths of a workspace where no agent has been yet."""
     with (workspace / ".git" / "info" / "exclude").open("a", encoding="utf-8") as file:
-        file.write(lines)
+        file.write(ignore_lines(names))
 
 
 def _begin_merge(workspace: Path, commit: str, identity: tuple[str, str]) -> None:
@@ -260,6 +259,6 @@ def excluded(workspace: Path) -> tuple[str, ...]:
     return tuple(_ESCAPE.sub(r"\1", name[1:]) for name in named)
 
 
-def ignore_lines(products: Sequence[str]) -> str:
+def ignore_lines(names: Iterable[str]) -> str:
     """Return the lines by which git ignores these paths."""
-    return "".join(f"/{_SPECIAL.sub(_ESCAPED, name)}\n" for name in products)
+    return "".join(f"/{_SPECIAL.sub(_ESCAPED, name)}\n" for name in names)
