@@ -79,12 +79,6 @@ class Cli(AgentCli):
         installation(self.info)
         api_key(self.info)
 
-    def command(self, request: AgentRequest) -> AgentCommand:
-        raise NotImplementedError
-
-    def read_report(self, run_dir: Path) -> AgentReport:
-        raise NotImplementedError
-
     def save_session(
         self, home: Path, sessions: Path, session: str, clean: Callable[[bytes], bytes] = bytes
     ) -> bool:

@@ -178,21 +178,16 @@ def _proxy_address(url: str) -> tuple[str, int, str] | None:
     if separator and scheme.lower() != "http":
         print(f"a proxy of the kind {scheme}:// is not used", file=sys.stderr, flush=True)  # noqa: T201
         return None
+    # Imported only where there is a proxy, for the memory that it takes.
+    from urllib.parse import unquote
+
     credentials, _, authority = rest.partition("/")[0].rpartition("@")
     try:
         host, port = split_port(authority)
     except Refused:
         print("the proxy of the environment has no valid address", file=sys.stderr, flush=True)  # noqa: T201
         return None
-    return host, port or 80, _unquoted(credentials)
-
-
-def _unquoted(text: str) -> str:
-    first, *rest = text.split("%")
-    try:
-        return first + "".join(chr(int(part[:2], 16)) + part[2:] for part in rest)
-    except ValueError:
-        return text
+    return host, port or 80, unquote(credentials, "latin-1")
 
 
 def split_port(authority: str) -> tuple[str, int]:
