@@ -6,7 +6,6 @@ import hashlib
 import os
 import resource
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -48,6 +47,10 @@ _GITCONFIG = b"[safe]\n\tdirectory = *\n"
 #: User ids that no system assigns; each folder of an agent has one of them.
 _FIRST_UID = 1_900_000_000
 _UIDS = 100_000_000
+#: Only agents make deeper folders, and those are their own already.
+_DEEPEST = 200
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 INSTALL = "install it, for example with: apt-get install bubblewrap"
 
 _APPARMOR = """\
@@ -411,14 +414,26 @@ def chown_tree(folder: Path, uid: int) -> None:
 
     The folder itself comes last: its owner shows that everything in it was changed.
     """
-    # The program goes down by descriptors, so a folder may be of any depth.
-    argv = ("chown", "-R", "-P", "-h", f"{uid}:{uid}", "--", folder)
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise PreconditionFailed(
-            f"{folder} cannot be given to its agent: {done.stderr.strip()[-300:]}",
-            hint="check its file system",
-        )
+    handle = os.open(folder, _FOLDER)
+    try:
+        _chown_content(handle, uid, 0)
+        os.fchown(handle, uid, uid)
+    finally:
+        os.close(handle)
+
+
+def _chown_content(folder: int, uid: int, depth: int) -> None:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            # Git would read a file again whose ctime has changed.
+            if entry.stat(follow_symlinks=False).st_uid != uid:
+                os.chown(entry.name, uid, uid, dir_fd=folder, follow_symlinks=False)
+            if depth < _DEEPEST and entry.is_dir(follow_symlinks=False):
+                inner = os.open(entry.name, _FOLDER, dir_fd=folder)
+                try:
+                    _chown_content(inner, uid, depth + 1)
+                finally:
+                    os.close(inner)
 
 
 def diagnose(stderr: str) -> tuple[str, str]:

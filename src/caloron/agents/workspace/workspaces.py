@@ -134,7 +134,7 @@ def _begin_merge(workspace: Path, commit: str, identity: tuple[str, str]) -> Non
 
 #: Python's own way needs a descriptor, and a frame of its stack, for each folder on the way down.
 #: The agent may have made folders read-only.
-_DELETE = 'rm -rf -- "$1" 2>/dev/null || { chmod -R u+rwX -- "$1"; exec rm -rf -- "$1"; }'
+_DELETE = 'rm -rf -- "$1" || { chmod -R u+rwX -- "$1"; exec rm -rf -- "$1"; }'
 
 
 def remove_workspace(directory: Path) -> None:
