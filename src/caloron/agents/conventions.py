@@ -20,20 +20,20 @@ PROJECT_FILE = "caloron.yml"
 ENVIRONMENT = "CALORON_CONVENTIONS"
 
 _MAX_BYTES = 64 * 1024
-_DEEPEST = 5
-#: The sections in their order in prompts, and the keys of each; None: any keys.
-_SECTIONS: dict[str, tuple[str, ...] | None] = {
-    "package_naming": ("style", "prefix"),
-    "imports": ("namespace", "style"),
-    "repository_layout": None,
-    "license": ("header",),
-    "dependencies": ("disallow",),
-    "commit_message": ("format",),
-    "branch_naming": ("format",),
+_DEEPEST = 20
+_TEXT, _NAMES = "text", "a list of names"
+#: The sections in their order in prompts, with the keys of each; none: any keys, with texts.
+_SECTIONS: dict[str, dict[str, str]] = {
+    "package_naming": {"style": _TEXT, "prefix": _TEXT},
+    "imports": {"namespace": _TEXT, "style": _TEXT},
+    "repository_layout": {},
+    "license": {"header": _TEXT},
+    "dependencies": {"disallow": _NAMES},
+    "commit_message": {"format": _TEXT},
+    "branch_naming": {"format": _TEXT},
 }
 #: Besides its own errors, the YAML library raises these for a value that does not fit its tag.
 _UNFIT = (ValueError, LookupError, AttributeError, TypeError, OverflowError, RecursionError)
-_LISTS = (("dependencies", "disallow"),)
 
 EXAMPLE = """\
 # The conventions of all projects of this organisation. Every part may be left out, and a project's
@@ -136,21 +136,49 @@ def _checked(text: str, file: str, warnings: list[str]) -> dict[str, Any]:
     """Return the content of a file without the parts of a wrong type."""
     kept: dict[str, Any] = {}
     for key, value in _parse(text, file).items():
-        name = str(key)
-        where = f"{file}: `{name}`"
+        name, where = str(key), f"{file}: `{key}`"
+        known = _SECTIONS.get(name)
         if value is None:
             continue
         if name == "organisation":
-            kept |= _scalar_or_warning(name, value, where, warnings)
-        elif name not in _SECTIONS:
+            kept[name] = _fitting(value, _TEXT, where, warnings)
+        elif known is None:
             warnings.append(f"{where} is not a known section; agents read it unchanged")
             kept[name] = _plain(value)
         elif not isinstance(value, dict):
-            example = (_SECTIONS[name] or ("source",))[0]
+            example = next(iter(known), "source")
             warnings.append(f"{where} is left out: expected a mapping, e.g. `{example}: …`")
-        elif section := _section(name, value, file, warnings):
-            kept[name] = section
-    return kept
+        else:
+            others = "" if known else _TEXT
+            kept[name] = _filled({
+                str(k): _fitting(v, known.get(k, others), f"{file}: `{name}.{k}`", warnings)
+                for k, v in value.items()
+            })  # fmt: skip
+    return _filled(kept)
+
+
+def _filled(content: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in content.items() if value not in (None, "", {})}
+
+
+def _fitting(value: Any, expected: str, where: str, warnings: list[str]) -> Any:
+    """Return a value in the expected form; None, with a warning, if it has another one."""
+    if value is None:
+        return None
+    if not expected:
+        warnings.append(f"{where} is not known; agents read it unchanged")
+        return _plain(value)
+    if expected == _NAMES:
+        if isinstance(value, str):
+            warnings.append(f"{where} is read as a list of one: expected {_NAMES}")
+            value = [value]
+        if isinstance(value, list) and not any(isinstance(item, dict | list) for item in value):
+            # An empty list counts too: it allows what the organisation disallows.
+            return [text for item in value if (text := _scalar(item))]
+    elif not isinstance(value, dict | list):
+        return _scalar(value)
+    warnings.append(f"{where} is left out: expected {expected}")
+    return None
 
 
 def _parse(text: str, file: str) -> dict[Any, Any]:
@@ -188,44 +216,8 @@ def _refuse_bombs(text: str, file: str) -> None:
             raise UsageError(f"{where}: aliases (`*{event.anchor}`) are not allowed", hint=hint)
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > 4 * _DEEPEST:
+        if depth > _DEEPEST:
             raise UsageError(f"{where} is nested too deeply", hint=hint)
-
-
-def _section(name: str, value: dict[Any, Any], file: str, warnings: list[str]) -> dict[str, Any]:
-    known = _SECTIONS[name]
-    section: dict[str, Any] = {}
-    for key, item in value.items():
-        where = f"{file}: `{name}.{key}`"
-        if item is None:
-            continue
-        if known is not None and key not in known:
-            warnings.append(f"{where} is not known; agents read it unchanged")
-            section[str(key)] = _plain(item)
-        elif (name, key) in _LISTS:
-            section |= _list_or_warning(str(key), item, where, warnings)
-        else:
-            section |= _scalar_or_warning(str(key), item, where, warnings)
-    return section
-
-
-def _scalar_or_warning(key: str, value: Any, where: str, warnings: list[str]) -> dict[str, Any]:
-    if isinstance(value, dict | list):
-        warnings.append(f"{where} is left out: expected text")
-        return {}
-    text = _scalar(value)
-    return {key: text} if text else {}
-
-
-def _list_or_warning(key: str, value: Any, where: str, warnings: list[str]) -> dict[str, Any]:
-    if isinstance(value, str):
-        warnings.append(f"{where} is read as a list of one: expected a list of names")
-        value = [value]
-    if not isinstance(value, list) or any(isinstance(item, dict | list) for item in value):
-        warnings.append(f"{where} is left out: expected a list of names")
-        return {}
-    # An empty list counts too: it allows what the organisation disallows.
-    return {key: [text for item in value if (text := _scalar(item))]}
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -238,14 +230,12 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _plain(value: Any, depth: int = 0) -> Any:
-    """Return any value as texts, lists and mappings, cut off below a depth."""
-    if depth > _DEEPEST:
-        return "…"
+def _plain(value: Any) -> Any:
+    """Return any value as texts, lists and mappings."""
     if isinstance(value, dict):
-        return {_scalar(k): _plain(v, depth + 1) for k, v in value.items()}
+        return {_scalar(k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple | set):
-        return [_plain(item, depth + 1) for item in value]
+        return [_plain(item) for item in value]
     return _scalar(value)
 
 

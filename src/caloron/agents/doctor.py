@@ -18,13 +18,14 @@ from pathlib import Path
 import msgspec
 
 import caloron
+from caloron.agents.clis.base import prepare_run
 from caloron.agents.clis.registry import FRAMEWORKS, installable
 from caloron.agents.sandbox import scope
 from caloron.agents.sandbox.bubblewrap import INSTALL, Bubblewrap
 from caloron.agents.sandbox.seccomp import program
 from caloron.agents.supervise.supervise import Buffer, Limits, run, supervise
 from caloron.errors import CaloronError, PreconditionFailed
-from caloron.ports import AgentCli, AgentRequest, Caps, Network, SandboxSpec
+from caloron.ports import AgentCli, Caps, Network, SandboxSpec
 
 _PYTHON = (3, 11)
 _GIT = (2, 38)
@@ -404,28 +405,13 @@ def framework(name: str, make: Callable[[], AgentCli]) -> Finding:
 
 def _version(cli: AgentCli) -> str:
     with tempfile.TemporaryDirectory(prefix="caloron-doctor-") as folder:
-        workspace, home = Path(folder, "workspace"), Path(folder, "home")
-        workspace.mkdir()
-        home.mkdir()
         sandbox = Bubblewrap()
-        command = cli.command(
-            AgentRequest(
-                role="doctor",
-                task="",
-                prompt="",
-                workspace=sandbox.inside(workspace),
-                run_dir=Path(folder),
-                home=home,
-                sandbox_home=sandbox.sandbox_home(home),
-            )
-        )
+        command, spec = prepare_run(cli, sandbox, Path(folder), role="doctor")
         program = tuple(takewhile(lambda word: not word.startswith("-"), command.argv))
-        spec = SandboxSpec(
-            workspace=workspace, home=home, read_only=command.read_only, env=command.env
-        )
+        offline = msgspec.structs.replace(spec, network="none", env=command.env)
         try:
             done = run(
-                sandbox.confine((*program, *cli.info.version_args), spec), timeout_s=_PATIENCE_S
+                sandbox.confine((*program, *cli.info.version_args), offline), timeout_s=_PATIENCE_S
             )
         except TimeoutError as error:
             raise _does_not_start(program, "it did not answer") from error

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
+
+from msgspec.structs import replace
 
 from caloron.errors import CaloronError, ModelError, PreconditionFailed, UsageError
 from caloron.ports import CliInfo, Model, ModelAnswer
@@ -125,12 +128,9 @@ def _available(clis: dict[str, CliInfo]) -> str:
     """Return the first provider that can be asked here: an installed program, else a key."""
     from caloron.agents.clis.registry import is_installed
 
-    if not _skips_clis():
-        for provider, info in clis.items():
-            if is_installed(info):
-                return provider
+    programs = () if _skips_clis() else (name for name, cli in clis.items() if is_installed(cli))
     keyed = (name for name, end in _ENDPOINTS.items() if any(map(os.environ.get, end.keys)))
-    return next(keyed, "")
+    return next(chain(programs, keyed), "")
 
 
 def _skips_clis() -> bool:
@@ -149,15 +149,12 @@ def _model(provider: str, clis: dict[str, CliInfo]) -> Model:
         if not fixture:
             raise UsageError("the scripted model has no fixture", hint=f"set {FIXTURE} to a file")
         return ScriptedModel(Path(fixture))
-    if provider in clis:
-        return _cli_model(clis[provider])
-    return _endpoint(provider, _ENDPOINTS[provider])
-
-
-def _cli_model(info: CliInfo) -> Model:
+    if provider not in clis:
+        return _endpoint(provider, _ENDPOINTS[provider])
     from caloron.agents.clis.registry import answering_cli
     from caloron.models.cli_model import CliModel
 
+    info = clis[provider]
     return CliModel(
         info.provider,
         answering_cli(info.name, _base_url(info.base_url_env, info.base_url)),
@@ -167,28 +164,23 @@ def _cli_model(info: CliInfo) -> Model:
     )
 
 
-def _endpoint(provider: str, endpoint: _Endpoint) -> Model:
-    from caloron.models.endpoints import AnthropicEndpoint, GeminiEndpoint, OpenAiEndpoint
+def _endpoint(provider: str, known: _Endpoint) -> Model:
+    # The HTTP client is slow to import.
+    from caloron.models.endpoints import endpoint
 
-    base = _base_url(endpoint.base_variable, endpoint.base)
-    model = os.environ.get(MODEL, "").strip() or endpoint.model
-    key = next((name for name in endpoint.keys if os.environ.get(name, "").strip()), "")
-    if not key and base == endpoint.base:
+    base = _base_url(known.base_variable, known.base)
+    model = os.environ.get(MODEL, "").strip() or known.model
+    key_name = next((name for name in known.keys if os.environ.get(name, "").strip()), "")
+    if not key_name and base == known.base:
         raise PreconditionFailed(
-            f"{provider} has no key here", hint=f"set {' or '.join(endpoint.keys)}"
+            f"{provider} has no key here", hint=f"set {' or '.join(known.keys)}"
         )
-    # A server of the user may need no key.
-    value = os.environ[key].strip() if key else ""
-    if not value.isascii() or not value.isprintable():
-        raise UsageError(f"{key} holds characters that no key has", hint=f"set {key} again")
-    if provider == "anthropic-api":
-        header = {"ANTHROPIC_API_KEY": ("x-api-key", value)}
-        name, content = header.get(key, ("authorization", f"Bearer {value}"))
-        return AnthropicEndpoint(provider, base, model, {name: content} if value else {})
-    if provider == "gemini-api":
-        return GeminiEndpoint(provider, base, model, {"x-goog-api-key": value} if value else {})
-    headers = {"authorization": f"Bearer {value}"} if value else {}
-    return OpenAiEndpoint(provider, base, model, headers)
+    key = os.environ[key_name].strip() if key_name else ""
+    if not key.isascii() or not key.isprintable():
+        raise UsageError(
+            f"{key_name} holds characters that no key has", hint=f"set {key_name} again"
+        )
+    return endpoint(provider, base, model, key_name, key)
 
 
 def _base_url(variable: str, default: str) -> str:
@@ -233,10 +225,4 @@ class _RedactingModel:
                 f"the answer of {self.name} has {len(answer.text)} characters",
                 hint=f"at most {_LONGEST_ANSWER} are taken; ask for less",
             )
-        return ModelAnswer(
-            text=clean(answer.text),
-            model=clean(answer.model),
-            tokens_in=answer.tokens_in,
-            tokens_out=answer.tokens_out,
-            cost_usd=answer.cost_usd,
-        )
+        return replace(answer, text=clean(answer.text), model=clean(answer.model))

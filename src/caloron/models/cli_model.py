@@ -7,20 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from caloron.agents.clis.base import prepare_run
 from caloron.agents.sandbox.bubblewrap import Bubblewrap, NoSandbox
 from caloron.agents.supervise.supervise import Ended, Limits, supervise
 from caloron.agents.supervise.transcript import LOG_CAP, Transcript
 from caloron.errors import ModelError
-from caloron.ports import (
-    AgentCli,
-    AgentCommand,
-    AgentReport,
-    AgentRequest,
-    ModelAnswer,
-    Permissions,
-    Sandbox,
-    SandboxSpec,
-)
+from caloron.ports import AgentCli, AgentReport, ModelAnswer, Permissions, Sandbox
 from caloron.store.redact import Redactor
 
 _HINTS = {
@@ -53,49 +45,23 @@ class CliModel:
         self._sandbox.check()
         with TemporaryDirectory(prefix="caloron-model-") as folder:
             run_dir = Path(folder)
-            command = self._command(prompt, run_dir)
-            seconds_left = max(deadline - time.monotonic(), 0.1)
-            ended = self._run(command, run_dir, seconds_left, stopped)
-            return self._answer(self._cli.read_report(run_dir), ended)
-
-    def _command(self, prompt: str, run_dir: Path) -> AgentCommand:
-        workspace, home = run_dir / "workspace", run_dir / "home"
-        for folder in (workspace, home):
-            folder.mkdir(mode=0o700)
-        return self._cli.command(
-            AgentRequest(
+            command, spec = prepare_run(
+                self._cli,
+                self._sandbox,
+                run_dir,
                 role="ask",
-                task="",
                 prompt=prompt,
-                workspace=self._sandbox.inside(workspace),
-                run_dir=run_dir,
-                home=home,
-                sandbox_home=self._sandbox.sandbox_home(home),
                 model=self._model,
                 permissions=self._permissions,
             )
-        )
-
-    def _run(
-        self, command: AgentCommand, run_dir: Path, seconds: float, stopped: Callable[[], bool]
-    ) -> Ended:
-        workspace, home = run_dir / "workspace", run_dir / "home"
-        self._sandbox.give_ownership(workspace, home)
-        spec = SandboxSpec(
-            workspace=workspace,
-            home=home,
-            read_only=command.read_only,
-            network="model",
-            hosts=command.hosts,
-            env=command.env | command.secrets,
-        )
-        return supervise(
-            self._sandbox.confine(command.argv, spec),
-            Limits(seconds),
-            stdout=Transcript(run_dir / "output.log", LOG_CAP, Redactor(command.secrets)),
-            stdin=command.stdin.encode("utf-8", "replace"),
-            cancelled=stopped,
-        )
+            ended = supervise(
+                self._sandbox.confine(command.argv, spec),
+                Limits(max(deadline - time.monotonic(), 0.1)),
+                stdout=Transcript(run_dir / "output.log", LOG_CAP, Redactor(command.secrets)),
+                stdin=command.stdin.encode("utf-8", "replace"),
+                cancelled=stopped,
+            )
+            return self._answer(self._cli.read_report(run_dir), ended)
 
     def _answer(self, report: AgentReport, ended: Ended) -> ModelAnswer:
         if ended.timed_out:

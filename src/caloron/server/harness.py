@@ -210,12 +210,7 @@ class Harness:
         prompt = settings.run_dir / "prompt.txt"
         write_atomic(prompt, command.stdin.encode("utf-8", "replace"), durable=False)
         caps = Caps()
-        watch = Watch(
-            memory_mb=caps.memory_mb,
-            processes=caps.processes,
-            disk_mb=caps.disk_mb,
-            folders=[str(settings.worktree), str(home)],
-        )
+        watch = Watch.of(caps, settings.worktree, home)
         ended = supervise(
             self._sandboxed(command, home, secrets, caps),
             Limits(self._options.timeout_s, watch=watch),

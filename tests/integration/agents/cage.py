@@ -1,10 +1,15 @@
-"""A project with planted secrets and a sandbox in it, for root and for an ordinary user."""
+"""A project with planted secrets and a sandbox in it, for root and for an ordinary user.
+
+Run as a program, it runs one command in a real sandbox as the current user: a test that runs as
+root also starts a copy of this file as an ordinary user. Request and answer are JSON.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,12 +21,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 import caloron
+from caloron.agents.sandbox.bubblewrap import Bubblewrap
+from caloron.agents.supervise.supervise import run
+from caloron.errors import CaloronError
+from caloron.ports import Caps, SandboxSpec
 
 #: A user without an account and without rights.
 ORDINARY = 12_345
 SECRET = "marker-of-a-planted-secret"
 _SYSTEM_PYTHON = Path("/usr/bin/python3")
-_DRIVER = Path(__file__).with_name("escapes.py")
 
 
 class Answer(NamedTuple):
@@ -63,7 +71,7 @@ class Cage:
         for file in (*self.valuables, self.mirror / "HEAD"):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(SECRET)
-        self._python = sys.executable
+        self._python, self._program = sys.executable, __file__
         self._environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.user_home),
@@ -76,7 +84,7 @@ class Cage:
         """Run a command in the sandbox."""
         asked = {"argv": argv, "workspace": str(self.workspace), "home": str(self.home)} | request
         done = subprocess.run(
-            (self._python, str(_DRIVER)) if self.uid == os.getuid() else self._driver(),
+            (self._python, self._program),
             input=json.dumps(asked),
             capture_output=True,
             text=True,
@@ -111,16 +119,13 @@ class Cage:
             return {}
         return {"user": self.uid, "group": self.uid, "extra_groups": []}
 
-    def _driver(self) -> tuple[str, ...]:
-        return (self._python, str(self.root / "driver.py"))
-
     def become_ordinary(self) -> None:
         """Give all files to the ordinary user, with a copy of Caloron that this user can run."""
         source = self.root / "source"
         skip = shutil.ignore_patterns("__pycache__")
         shutil.copytree(Path(caloron.__file__).parent, source / "caloron", ignore=skip)
         shutil.copytree(Path(msgspec.__file__).parent, source / "msgspec", ignore=skip)
-        shutil.copy(_DRIVER, self.root / "driver.py")
+        self._program = shutil.copy(__file__, str(self.root / "cage.py"))
         self._environment["PYTHONPATH"] = str(source)
         self._python = str(_SYSTEM_PYTHON)
         for folder, _, files in os.walk(self.root):
@@ -152,3 +157,51 @@ def new_cage(user: str) -> Iterator[Cage]:
         yield cage
     finally:
         shutil.rmtree(root)
+
+
+def perform(request: dict[str, Any]) -> dict[str, Any]:
+    """Confine and run the command of a request, and return its exit code and output."""
+    mirror = request.get("mirror")
+    sandbox = Bubblewrap(mirror=Path(mirror) if mirror else None)
+    workspace = Path(request["workspace"])
+    home = Path(request["home"]) if request.get("home") else None
+    spec = SandboxSpec(
+        workspace=workspace,
+        home=home,
+        read_only=tuple(map(Path, request.get("read_only", ()))),
+        network=request.get("network", "none"),
+        hosts=tuple(request.get("hosts", ())),
+        env=request.get("env", {}),
+        caps=Caps(**request.get("caps", {})),
+    )
+    argv = tuple(request["argv"])
+    if argv[0] == "PYTHON":
+        argv = (sys.executable, "-S", "-E", "-c", *argv[1:])
+    try:
+        if not request.get("keep_owner"):
+            sandbox.give_ownership(workspace, *(() if home is None else (home,)))
+        confined = sandbox.confine(argv, spec)
+        done = run(confined, request.get("stdin", "").encode(), timeout_s=120)
+    except CaloronError as error:
+        return {"refused": str(error), "hint": error.hint}
+    except subprocess.TimeoutExpired:
+        return {"refused": "it never ended", "hint": ""}
+    return {
+        "code": done.returncode,
+        "out": done.stdout.decode("utf-8", "replace"),
+        "err": done.stderr.decode("utf-8", "replace"),
+        "argv": confined.argv,
+    }
+
+
+def main() -> None:
+    request = json.load(sys.stdin)
+    with socket.socket(socket.AF_UNIX) as abstract:
+        abstract.bind(f"\0caloron-escapes-{os.getpid()}")
+        abstract.listen()
+        request["argv"] = [word.replace("@DRIVER@", str(os.getpid())) for word in request["argv"]]
+        print(json.dumps(perform(request)))
+
+
+if __name__ == "__main__":
+    main()

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from caloron.agents.clis.base import prepare_run
 from caloron.agents.clis.claude import ClaudeCode
-from caloron.agents.sandbox import bubblewrap as sandbox
+from caloron.agents.sandbox.bubblewrap import Bubblewrap
 from caloron.agents.supervise.supervise import run
-from caloron.ports import AgentReport, Caps, SandboxSpec
-from tests.support.agent_requests import agent_request
+from caloron.ports import AgentReport
 from tests.support.claude import claude
 from tests.support.model_server import ModelServer, Rule, bash, write
 
@@ -26,34 +26,20 @@ def model() -> Iterator[ModelServer]:
         yield server
 
 
-class SandboxedCommand:
+class Agent:
     """Attempts of one agent, each with its own workspace and home."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.runner = ClaudeCode()
-        self.sandbox = sandbox.Bubblewrap()
+        self.sandbox = Bubblewrap()
         self.runs = 0
 
     def ask(self, prompt: str, **fields: Any) -> AgentReport:
         self.runs += 1
         run_dir = self.root / f"run-{self.runs}"
-        home, workspace = run_dir / "home", run_dir / "workspace"
-        for folder in (home, workspace):
-            folder.mkdir(parents=True)
-        inside = self.sandbox.inside(workspace)
-        fields["sandbox_home"] = self.sandbox.sandbox_home(home)
-        request = agent_request(inside, run_dir, prompt, **fields)
-        command = self.runner.command(request)
-        self.sandbox.give_ownership(workspace, home)
-        spec = SandboxSpec(
-            workspace=workspace,
-            home=home,
-            read_only=command.read_only,
-            network="model",
-            hosts=command.hosts,
-            env=command.env | command.secrets,
-            caps=Caps(),
+        command, spec = prepare_run(
+            self.runner, self.sandbox, run_dir, role="implement", prompt=prompt, **fields
         )
         confined = self.sandbox.confine(command.argv, spec)
         assert _KEY not in " ".join(confined.argv)
@@ -64,17 +50,17 @@ class SandboxedCommand:
 
 
 @pytest.fixture
-def agent(tmp_path: Path, model: ModelServer, monkeypatch: pytest.MonkeyPatch) -> SandboxedCommand:
+def agent(tmp_path: Path, model: ModelServer, monkeypatch: pytest.MonkeyPatch) -> Agent:
     for name in ("ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CONFIG_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CALORON_CLAUDE", str(claude()))
     monkeypatch.setenv("ANTHROPIC_API_KEY", _KEY)
     monkeypatch.setenv("ANTHROPIC_BASE_URL", model.url)
-    return SandboxedCommand(tmp_path)
+    return Agent(tmp_path)
 
 
 def test_claude_code_works_in_its_workspace_and_continues_in_the_next_attempt(
-    agent: SandboxedCommand, model: ModelServer
+    agent: Agent, model: ModelServer
 ) -> None:
     model.rules.append(
         Rule(("first",), [[write("/workspace/a.txt", "one\n")], [bash("pwd; ls")], ["Written."]])
@@ -92,7 +78,7 @@ def test_claude_code_works_in_its_workspace_and_continues_in_the_next_attempt(
 
 
 def test_tools_of_claude_code_reach_neither_the_user_nor_another_port(
-    agent: SandboxedCommand, model: ModelServer, tmp_path: Path
+    agent: Agent, model: ModelServer, tmp_path: Path
 ) -> None:
     secret = tmp_path / "secret.txt"
     secret.write_text("the user's own")

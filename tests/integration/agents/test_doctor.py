@@ -90,22 +90,24 @@ def test_the_smallest_limit_of_the_groups_around_us_counts(tmp_path: Path) -> No
     assert memory_max(membership, root) is None
 
 
-def test_without_an_agent_cli_agents_cannot_run(tmp_path: Path) -> None:
-    code, output = caloron(tmp_path, "doctor", PATH="/usr/bin:/bin", CALORON_CLAUDE="no-such")
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("no-such", ("no coding agent is installed", "npm install -g @anthropic-ai/claude-code",
+                     "--framework")),
+        ("claude", ("neither a key nor a login", "ANTHROPIC_API_KEY")),
+    ],
+)  # fmt: skip
+def test_without_an_agent_cli_or_its_key_agents_cannot_run(
+    tmp_path: Path, program: str, words: tuple[str, ...]
+) -> None:
+    agent(tmp_path)
+    env = {"PATH": "/usr/bin:/bin", "CALORON_CLAUDE": str(tmp_path / program)}
+    code, output = caloron(tmp_path, "doctor", **env)
     assert "Agents can run here" not in output
     assert code == 8
-    assert "no coding agent is installed" in output
-    assert "npm install -g @anthropic-ai/claude-code" in output
-    assert "--framework" in output
-
-
-def test_without_a_key_or_a_login_agents_cannot_run(tmp_path: Path) -> None:
-    program = agent(tmp_path)["CALORON_CLAUDE"]
-    code, output = caloron(tmp_path, "doctor", CALORON_CLAUDE=program)
-    assert "Agents can run here" not in output
-    assert code == 8
-    assert "neither a key nor a login" in output
-    assert "ANTHROPIC_API_KEY" in output
+    for word in words:
+        assert word in output
 
 
 def test_a_setup_with_the_whole_network_is_named(tmp_path: Path) -> None:

@@ -425,9 +425,3 @@ def test_under_root_a_command_never_runs_as_root() -> None:
         done = cage.shell("id -u; touch mine", keep_owner=True)
         assert int(done.out) >= 1_900_000_000
         assert (cage.workspace / "mine").stat().st_uid == int(done.out)
-
-
-def test_the_interpreter_of_caloron_runs_inside(cage: Cage) -> None:
-    done = cage.python("import sys; print(sys.executable)")
-    expected = sys.executable if cage.uid == os.getuid() else "/usr/bin/python3"
-    assert done.out.strip() == expected

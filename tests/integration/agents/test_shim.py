@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sqlite3
@@ -49,6 +48,8 @@ def test_the_shim_of_an_ended_agent_writes_its_result_and_wakes_the_engine(
         ("echo why >&2; exit 1", 1, "why"),
         ("kill -KILL $$", 137, ""),
         ("kill -TERM $$", 143, ""),
+        # Agents have the default signal handlers.
+        ("(kill -HUP $$); sleep 1000", 129, ""),
     ],
 )
 def test_the_result_has_the_exit_code_or_signal_of_the_agent(
@@ -90,12 +91,6 @@ def test_a_file_is_open_for_an_agent_at_its_number(attempt: Attempt, number: int
     attempt.start_shell(f"cat /dev/fd/{number}", files={str(number): str(file)})
     assert attempt.end() == 0
     assert attempt.output() == "what it holds\n"
-
-
-def test_an_agent_has_the_default_signal_handlers(attempt: Attempt) -> None:
-    attempt.start_shell("(kill -HUP $$); sleep 1000")
-    result = attempt.finished()
-    assert result["exit_code"] == 128 + signal.SIGHUP
 
 
 def test_an_attempt_is_counted_once_after_its_process_started(attempt: Attempt) -> None:
@@ -142,22 +137,19 @@ def test_reaping_never_touches_a_process_that_got_the_id_of_an_agent(attempt: At
     assert not process_lives(agent)
 
 
-def test_stopping_ends_an_agent_that_ignores_the_request(attempt: Attempt) -> None:
-    attempt.start_shell("trap '' TERM HUP INT; echo ready; while :; do sleep 0.1; done")
+@pytest.mark.parametrize(
+    ("trap", "saved"), [("''", ""), ("'echo saved; exit 0'", "saved\n")], ids=["ignores", "saves"]
+)
+def test_a_stopped_agent_may_clean_up_but_not_go_on(
+    attempt: Attempt, trap: str, saved: str
+) -> None:
+    attempt.start_shell(f"trap {trap} TERM; echo ready; while :; do sleep 0.05; done")
     attempt.wait_for_output("ready")
     launch.stop(attempt.run_dir)
     assert not process_lives(attempt.agent())
     assert attempt.end() == 4
     assert attempt.result() is None
-    assert attempt.output() == "ready\n"
-
-
-def test_an_agent_may_clean_up_when_it_is_stopped(attempt: Attempt) -> None:
-    attempt.start_shell("trap 'echo saved; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
-    attempt.wait_for_output("ready")
-    launch.stop(attempt.run_dir)
-    assert attempt.end() == 4
-    assert attempt.output() == "ready\nsaved\n"
+    assert attempt.output() == f"ready\n{saved}"
 
 
 def test_stopping_a_shim_that_is_itself_frozen_still_ends_both(attempt: Attempt) -> None:
@@ -172,12 +164,8 @@ def test_a_child_of_an_agent_ends_with_the_agent(attempt: Attempt) -> None:
     attempt.start_shell(
         "(sh -c 'trap \"\" TERM; echo $$; exec sleep 1000' &); sleep 0.1; echo done"
     )
-    assert attempt.end() == 0
-    child = int(attempt.output().split()[0])
-    assert not process_lives(child)
-    result = attempt.result()
-    assert result is not None
-    assert result["last_line"] == "done"
+    assert attempt.finished()["last_line"] == "done"
+    assert not process_lives(int(attempt.output().split()[0]))
 
 
 def test_a_child_in_another_session_ends_with_the_agent(attempt: Attempt) -> None:
@@ -187,11 +175,8 @@ def test_a_child_in_another_session_ends_with_the_agent(attempt: Attempt) -> Non
         " until test -e go; do sleep 0.05; done"
     )
     attempt.wait_for_output("ready")
-    child = int(
-        wait_for(
-            lambda: [w for w in attempt.wait_for_output("ready").split() if w.isdigit()], "a pid"
-        )[0]
-    )
+    wait_for(lambda: any(word.isdigit() for word in attempt.output().split()), "a pid")
+    child = next(int(word) for word in attempt.output().split() if word.isdigit())
     attempt.renewals(2)
     go.touch()
     assert attempt.end() == 0
@@ -239,8 +224,7 @@ def test_a_shim_retries_while_the_ledger_is_locked(attempt: Attempt) -> None:
     wait_for(lambda: "locked" in log.read_text(), "the shim reports the locked ledger")
     other.execute("ROLLBACK")
     other.close()
-    assert attempt.end() == 0
-    assert attempt.result() is not None
+    attempt.finished()
 
 
 def test_an_agent_over_its_time_limit_is_ended_and_its_result_names_the_limit(
@@ -248,9 +232,8 @@ def test_an_agent_over_its_time_limit_is_ended_and_its_result_names_the_limit(
 ) -> None:
     attempt.start_shell("echo working; exec sleep 1000", limit_s=0.5)
     result = attempt.finished()
-    assert result["timed_out"] is True
-    assert result["exit_code"] == 128 + signal.SIGTERM
-    assert result["last_line"] == "working"
+    ending = (result["timed_out"], result["exit_code"], result["last_line"])
+    assert ending == (True, 128 + signal.SIGTERM, "working")
 
 
 def test_a_hundred_megabytes_of_output_stay_small_on_disk_and_in_memory(attempt: Attempt) -> None:
@@ -266,17 +249,14 @@ def test_a_hundred_megabytes_of_output_stay_small_on_disk_and_in_memory(attempt:
     peak_kb = int(status.split("VmHWM:")[1].split()[0])
     assert peak_kb <= 17 * 1024
     (attempt.workspace / "go").touch()
-    assert attempt.end() == 0
+    result = attempt.finished()
     output = (attempt.run_dir / "output.log").read_bytes()
     assert len(output) < CAP + 100
     assert output.startswith(b"first\nxxx")
     assert output.endswith(b"xxx\nthe last line\n")
     omitted = 100_000_000 + len("first\n\nthe last line\n") - CAP
     assert f"\n[... {omitted} bytes omitted ...]\n".encode() in output
-    result = attempt.result()
-    assert result is not None
-    assert result["last_line"] == "the last line"
-    assert result["bytes"] == omitted + CAP
+    assert (result["last_line"], result["bytes"]) == ("the last line", omitted + CAP)
 
 
 def _disk(run_dir: Path) -> int:
@@ -369,29 +349,20 @@ def _start_in_sandbox(attempt: Attempt, script: str, interruptions: int = 0) -> 
     )
 
 
-def _kill_the_sandbox(attempt: Attempt, process: str) -> None:
-    """Kill the process that waits outside, or the first one inside."""
-    wait_for(lambda: "ready" in attempt.output(), "the agent is at work")
-    outer = json.loads((attempt.run_dir / "shim.json").read_text())["agent_pid"]
-    os.kill(outer if process == "outside" else children(outer)[0], signal.SIGKILL)
-
-
 @pytest.mark.parametrize("process", ["outside", "inside"])
-def test_a_killed_sandbox_is_an_interruption_without_a_result(
-    attempt: Attempt, process: str
+@pytest.mark.parametrize("interruptions", [MOST_INTERRUPTIONS - 1, MOST_INTERRUPTIONS])
+def test_a_killed_sandbox_is_an_interruption_and_a_failure_only_if_it_is_killed_repeatedly(
+    attempt: Attempt, process: str, interruptions: int
 ) -> None:
-    _start_in_sandbox(attempt, "echo ready; sleep 600", interruptions=MOST_INTERRUPTIONS - 1)
-    _kill_the_sandbox(attempt, process)
-    assert attempt.end() == LOST
-    assert attempt.result() is None
-
-
-@pytest.mark.parametrize("process", ["outside", "inside"])
-def test_a_sandbox_that_is_killed_repeatedly_is_a_failure(attempt: Attempt, process: str) -> None:
-    _start_in_sandbox(attempt, "echo ready; sleep 600", interruptions=MOST_INTERRUPTIONS)
-    _kill_the_sandbox(attempt, process)
-    result = attempt.finished()
-    assert result["exit_code"] == 137
+    _start_in_sandbox(attempt, "echo ready; sleep 600", interruptions)
+    attempt.wait_for_output("ready")
+    outer = attempt.agent()
+    os.kill(outer if process == "outside" else children(outer)[0], signal.SIGKILL)
+    if interruptions < MOST_INTERRUPTIONS:
+        assert attempt.end() == LOST
+        assert attempt.result() is None
+    else:
+        assert attempt.finished()["exit_code"] == 137
 
 
 @pytest.mark.parametrize(
@@ -402,5 +373,4 @@ def test_an_agent_that_ends_itself_by_a_signal_in_a_sandbox_has_a_result(
     attempt: Attempt, script: str, code: int
 ) -> None:
     _start_in_sandbox(attempt, script)
-    result = attempt.finished()
-    assert result["exit_code"] == code
+    assert attempt.finished()["exit_code"] == code

@@ -69,12 +69,6 @@ def test_uncommitted_work_is_committed_for_the_agent(bench: Bench) -> None:
     assert not (bench.home / "run" / "work.bundle").exists()
 
 
-def test_an_agent_without_changes_has_no_commit(bench: Bench) -> None:
-    bench.create()
-    bench.agent("echo log > run.log; mkdir .caloron; touch .caloron/x")
-    assert bench.take() == bench.main
-
-
 def test_commits_and_uncommitted_work_are_both_taken(bench: Bench) -> None:
     bench.create()
     bench.agent("echo 1 > one; git add one; git commit -qm one; echo 2 > two")
@@ -233,22 +227,25 @@ def test_a_merge_committed_by_the_agent_of_a_resolve_round_is_taken_unchanged(
     assert bench.show(resolved, "%P|%s") == f"{head} {main}|both sides"
 
 
-def test_a_resolve_round_that_keeps_our_side_still_concludes_the_merge(bench: Bench) -> None:
-    head, main = _in_a_merge(bench, "echo mine > README", README="theirs\n")
-    bench.agent("git checkout -q --ours README")
+@pytest.mark.parametrize(
+    ("work", "theirs", "resolution", "is_ours"),
+    [("echo mine > README", {"README": "theirs\n"}, "git checkout -q --ours README", True),
+     ("echo 1 > one", {"two": "2\n"}, "true", False)],
+    ids=["our side", "no conflict"],
+)  # fmt: skip
+def test_a_merge_that_changes_nothing_of_ours_is_concluded_too(
+    bench: Bench, work: str, theirs: dict[str, str], resolution: str, is_ours: bool
+) -> None:
+    head, main = _in_a_merge(bench, work, **theirs)
+    bench.agent(resolution)
     resolved = bench.take(base=head)
     assert bench.show(resolved, "%P") == f"{head} {main}"
-    assert bench.mirror.tree(resolved) == bench.mirror.tree(head)
+    assert (bench.mirror.tree(resolved) == bench.mirror.tree(head)) is is_ours
 
 
-def test_a_merge_without_conflict_is_concluded_too(bench: Bench) -> None:
-    head, main = _in_a_merge(bench, "echo 1 > one", two="2\n")
-    resolved = bench.take(base=head)
-    assert bench.show(resolved, "%P") == f"{head} {main}"
-
-
-def test_a_merge_without_new_commits_creates_no_merge(bench: Bench) -> None:
+def test_without_changes_or_new_commits_there_is_no_commit_and_no_merge(bench: Bench) -> None:
     bench.create(merge=bench.main)
+    bench.agent("echo log > run.log; mkdir .caloron; touch .caloron/x")
     assert bench.take() == bench.main
 
 
@@ -307,7 +304,7 @@ def test_work_that_was_left_on_another_branch_or_in_a_stash_counts(bench: Bench,
 
 def test_a_folder_that_an_agent_made_unreadable_is_its_work_too(bench: Bench) -> None:
     bench.create()
-    bench.agent("mkdir -p a/b; echo 1 > a/b/c; chmod 000 a/b/c a/b a")
+    bench.agent("mkdir -p a/b; echo 1 > a/b/c; chmod 000 a/b/c a/b a /workspace")
     assert "a/b/c" in bench.mirror.files(bench.take())
 
 

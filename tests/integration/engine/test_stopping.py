@@ -73,7 +73,7 @@ def test_a_failed_first_poll_is_the_reported_reason(
             engine.run()
         assert engine.wake._fd is None
         assert engine.effects._pool._shutdown
-        assert not [thread for thread in threading.enumerate() if thread.name == "trash"]
+        assert all(each.poll() is not None for each in engine.runtime.trash._deletions)
 
 
 def test_a_part_that_fails_to_close_neither_keeps_others_open_nor_hides_the_reason(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,26 +27,30 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CALORON_ALLOW_DANGEROUS_CLAUDE", raising=False)
 
 
-def _model(monkeypatch: pytest.MonkeyPatch, provider: str, **environment: str) -> Model:
-    monkeypatch.setenv("CALORON_LLM_PROVIDER", provider)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    model = chosen_model().model
-    assert model is not None
-    return model
+Choose = Callable[..., Model]
 
 
-def _claude(monkeypatch: pytest.MonkeyPatch, server: ModelServer) -> Model:
-    return _model(
-        monkeypatch, "claude-cli", CALORON_CLAUDE=str(claude()), ANTHROPIC_BASE_URL=server.url
-    )
+@pytest.fixture
+def choose(monkeypatch: pytest.MonkeyPatch) -> Choose:
+    """Chooses the model of a provider, with more environment."""
+
+    def choose(provider: str, **environment: str) -> Model:
+        for name, value in {"CALORON_LLM_PROVIDER": provider, **environment}.items():
+            monkeypatch.setenv(name, value)
+        model = chosen_model().model
+        assert model is not None
+        return model
+
+    return choose
 
 
-def test_claude_code_answers_one_question_without_any_tool(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def _claude(choose: Choose, server: ModelServer) -> Model:
+    return choose("claude-cli", CALORON_CLAUDE=str(claude()), ANTHROPIC_BASE_URL=server.url)
+
+
+def test_claude_code_answers_one_question_without_any_tool(choose: Choose) -> None:
     with ModelServer(Rule(("How many",), [["Forty-two."]])) as server:
-        answer = _claude(monkeypatch, server).ask("How many?", seconds=60)
+        answer = _claude(choose, server).ask("How many?", seconds=60)
     assert answer.text == "Forty-two."
     assert answer.tokens_in >= server.tokens_in
     assert answer.cost_usd is not None
@@ -54,41 +59,41 @@ def test_claude_code_answers_one_question_without_any_tool(
     assert "must-not-leave" not in json.dumps(asked.body)
 
 
-def test_a_model_cannot_run_tools_without_permission(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_cannot_run_tools_without_permission(
+    choose: Choose, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without the user's permission a tool call fails, and no command runs."""
     turns: list[Turn] = [
         [bash("echo did-run > /workspace/ran; cat /workspace/ran")],
         ["I am done."],
     ]
     with ModelServer(Rule(("Act",), turns)) as server:
-        answer = _claude(monkeypatch, server).ask("Act.", seconds=60)
+        answer = _claude(choose, server).ask("Act.", seconds=60)
         assert answer.text == "I am done."
         answer_shown = server.requests[-1].text
         assert "did-run\n" not in answer_shown
         monkeypatch.setenv("CALORON_ALLOW_DANGEROUS_CLAUDE", "1")
-        _claude(monkeypatch, server).ask("Act.", seconds=60)
+        _claude(choose, server).ask("Act.", seconds=60)
     assert "did-run" in server.requests[-1].text.rpartition("cat /workspace/ran")[2]
 
 
-def test_claude_code_repairs_its_answer_to_a_stage(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_claude_code_repairs_its_answer_to_a_stage(choose: Choose) -> None:
     component = {"name": "Basket", "purpose": "holds", "interface": "add"}
     design = {"design_doc": "# Basket", "components": [component], "risks": []}
     with ModelServer(
         Rule(("could not be used: `design_doc` is empty",), [[json.dumps(design)]]),
         Rule(("You are the architect",), [[json.dumps(design | {"design_doc": ""})]]),
     ) as server:
-        _claude(monkeypatch, server)
+        _claude(choose, server)
         design_written = architect_po({"goal": "Build a basket"})
     assert (design_written["components"], design_written["written_by"]) == ([component], "model")
     assert design_written["usage"]["provider"] == "claude-cli"
     assert design_written["usage"]["questions"] == len(server.requests) == 2
 
 
-def test_a_refused_key_is_reported_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_key_is_reported_without_its_value(choose: Choose) -> None:
     with ModelServer(Rule(("How",), [["x"]], faults=[unauthorized()] * 20)) as server:
-        model = _claude(monkeypatch, server)
+        model = _claude(choose, server)
         with pytest.raises(ModelError, match="claude-cli failed") as refused:
             model.ask("How?", seconds=60)
     assert "key" in refused.value.hint
@@ -137,26 +142,25 @@ _FORMS = {
 
 @pytest.mark.parametrize("provider", _FORMS)
 def test_the_answer_and_the_failure_of_each_program_are_read(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, provider: str
+    choose: Choose, tmp_path: Path, provider: str
 ) -> None:
     variable, key, good, bad = _FORMS[provider]
-    monkeypatch.setenv(key, _KEY)
-    model = _model(monkeypatch, provider, **{variable: _program(tmp_path, "good", good)})
+    model = choose(provider, **{key: _KEY, variable: _program(tmp_path, "good", good)})
     answer = model.ask("How many?", seconds=60)
     assert answer.text == "forty-two"
     assert provider == "cursor-cli" or (answer.tokens_in, answer.tokens_out) == (5, 2)
-    model = _model(monkeypatch, provider, **{variable: _program(tmp_path, "bad", bad)})
+    model = choose(provider, **{variable: _program(tmp_path, "bad", bad)})
     with pytest.raises(ModelError, match=f"{provider} failed: .*no quota|{provider} failed: it"):
         model.ask("How many?", seconds=60)
 
 
-def _codex(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str, **more: str) -> Model:
+def _codex(choose: Choose, folder: Path, script: str) -> Model:
     program = _program(folder, "program", script)
-    return _model(monkeypatch, "codex-cli", CALORON_CODEX=program, OPENAI_API_KEY=_KEY, **more)
+    return choose("codex-cli", CALORON_CODEX=program, OPENAI_API_KEY=_KEY)
 
 
 def test_a_program_sees_only_its_question_and_its_key(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    choose: Choose, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     script = (
         'printf \'{"type":"item.completed","item":{"type":"agent_message","text":"%s"}}\\n\' '
@@ -165,7 +169,7 @@ def test_a_program_sees_only_its_question_and_its_key(
     ) + _lines({"type": "turn.completed", "usage": {}})
     (tmp_path / "mine.txt").write_text("x")
     monkeypatch.chdir(tmp_path)
-    answer = _codex(monkeypatch, tmp_path, script).ask("How many?", seconds=60)
+    answer = _codex(choose, tmp_path, script).ask("How many?", seconds=60)
     assert answer.text == "How many?; /home/agent; none; planted-key-4711; 0"
 
 
@@ -198,35 +202,31 @@ END
 @pytest.mark.parametrize("provider", _FORMS)
 @pytest.mark.parametrize("own_address", [False, True], ids=["provider", "own address"])
 def test_a_program_reaches_only_its_provider(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, provider: str, own_address: bool
+    choose: Choose, tmp_path: Path, provider: str, own_address: bool
 ) -> None:
     variable, key, *_ = _FORMS[provider]
-    monkeypatch.setenv(key, _KEY)
     with serving(greet) as port, serving(greet) as other:
-        if own_address:
-            monkeypatch.setenv("CALORON_LLM_BASE_URL", f"http://127.0.0.1:{port}/v1")
+        own = {"CALORON_LLM_BASE_URL": f"http://127.0.0.1:{port}/v1"} if own_address else {}
         script = _KNOCKS.replace("@PORT@", str(port)).replace("@OTHER@", str(other))
         program = _program(tmp_path, "knocks", script)
-        answer = _model(monkeypatch, provider, **{variable: program}).ask("x", seconds=60)
+        answer = choose(provider, **own, **{key: _KEY, variable: program}).ask("x", seconds=60)
     reached = own_address and provider != "cursor-cli"
     line = f"{'hello' if reached else 'refused'} refused 403"
     assert line in answer.text
 
 
 def test_a_provider_whose_hosts_are_not_known_needs_an_address(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    choose: Choose, tmp_path: Path
 ) -> None:
     program = _program(tmp_path, "opencode", "true")
-    model = _model(
-        monkeypatch, "opencode", CALORON_OPENCODE=program, CALORON_LLM_MODEL="some/model"
-    )
+    model = choose("opencode", CALORON_OPENCODE=program, CALORON_LLM_MODEL="some/model")
     with pytest.raises(PreconditionFailed, match="'some'") as refused:
         model.ask("x", seconds=60)
     assert "CALORON_LLM_BASE_URL" in refused.value.hint
 
 
-def test_a_program_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    model = _codex(monkeypatch, tmp_path, "sleep 1000")
+def test_a_program_that_hangs_is_ended(choose: Choose, tmp_path: Path) -> None:
+    model = _codex(choose, tmp_path, "sleep 1000")
     with pytest.raises(ModelError, match="in time"):
         model.ask("x", seconds=1)
     with pytest.raises(ModelError, match="was cancelled"):
@@ -234,10 +234,10 @@ def test_a_program_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_a_missing_program_or_key_is_reported(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    choose: Choose, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def ask(**environment: str) -> ModelAnswer:
-        return _model(monkeypatch, "gemini-cli", **environment).ask("x", seconds=60)
+        return choose("gemini-cli", **environment).ask("x", seconds=60)
 
     with pytest.raises(PreconditionFailed, match="not installed: nowhere"):
         ask(CALORON_GEMINI="nowhere", GEMINI_API_KEY=_KEY)
@@ -247,10 +247,12 @@ def test_a_missing_program_or_key_is_reported(
         ask(CALORON_GEMINI=_program(tmp_path, "gemini", "true"))
 
 
-def test_a_question_leaves_no_files_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_question_leaves_no_files_behind(
+    choose: Choose, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    model = _codex(monkeypatch, tmp_path, "touch /workspace/x $HOME/y; false")
+    model = _codex(choose, tmp_path, "touch /workspace/x $HOME/y; false")
     with pytest.raises(ModelError):
         model.ask("x", seconds=60)
     assert not list(tmp_path.glob("caloron-model*"))

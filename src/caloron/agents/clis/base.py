@@ -12,14 +12,23 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from caloron.agents.workspace.workspaces import folder_in, read_regular
 from caloron.errors import PreconditionFailed
-from caloron.ports import AgentCli, AgentCommand, AgentReport, AgentRequest, CliInfo, Trouble
+from caloron.ports import (
+    AgentCli,
+    AgentCommand,
+    AgentReport,
+    AgentRequest,
+    CliInfo,
+    Sandbox,
+    SandboxSpec,
+    Trouble,
+)
 
 REPORT_FILE = "report.json"
 #: An answer of this length is kept whole; of a longer one the beginning and the end.
@@ -46,9 +55,6 @@ _REPORT_FIELDS: dict[str, Any] = {
 }
 
 
-Event = TypeVar("Event")
-
-
 class CliSettings(NamedTuple):
     """The settings of the user that an agent CLI may need."""
 
@@ -72,12 +78,6 @@ class Cli(AgentCli):
     def check(self) -> None:
         installation(self.info)
         api_key(self.info)
-
-    def command(self, request: AgentRequest) -> AgentCommand:
-        raise NotImplementedError
-
-    def read_report(self, run_dir: Path) -> AgentReport:
-        raise NotImplementedError
 
     def save_session(
         self, home: Path, sessions: Path, session: str, clean: Callable[[bytes], bytes] = bytes
@@ -110,16 +110,13 @@ class ReportBuilder:
         self.error = ""
 
 
-class AnsweringCli(Cli, Generic[Event]):
+class AnsweringCli(Cli):
     """An agent CLI that answers one question and prints JSON events, one in a line."""
-
-    #: The fields of an event that are read; a line of any other form is skipped.
-    event: type[Event]
 
     def arguments(self, request: AgentRequest) -> Sequence[str]:
         raise NotImplementedError
 
-    def add(self, event: Event, answer: ReportBuilder) -> None:
+    def add(self, event: dict[str, Any], answer: ReportBuilder) -> None:
         """Add the content of an event to the answer."""
         raise NotImplementedError
 
@@ -144,16 +141,44 @@ class AnsweringCli(Cli, Generic[Event]):
         )
 
     def read_report(self, run_dir: Path) -> AgentReport:
-        answer, form = ReportBuilder(), msgspec.json.Decoder(self.event)
-        log = run_dir / "output.log"
+        answer, log = ReportBuilder(), run_dir / "output.log"
         for line in lines(log) if log.exists() else ():
-            if (event := json_event(line, form)) is not None:
-                self.add(event, answer)
+            self.add(json_event(line), answer)
         if answer.error or not answer.is_complete:
             return failed(run_dir, answer.error)
         return AgentReport(
             text="".join(answer.texts), tokens_in=answer.tokens_in, tokens_out=answer.tokens_out
         )
+
+
+def prepare_run(
+    cli: AgentCli, sandbox: Sandbox, run_dir: Path, *, role: str, prompt: str = "", **fields: Any
+) -> tuple[AgentCommand, SandboxSpec]:
+    """Return the command and the sandbox of a CLI that runs in an empty workspace of its own."""
+    workspace, home = run_dir / "workspace", run_dir / "home"
+    for folder in (workspace, home):
+        folder.mkdir(mode=0o700, parents=True)
+    request = AgentRequest(
+        role=role,
+        task="",
+        prompt=prompt,
+        workspace=sandbox.inside(workspace),
+        run_dir=run_dir,
+        home=home,
+        sandbox_home=sandbox.sandbox_home(home),
+        **fields,
+    )
+    command = cli.command(request)
+    sandbox.give_ownership(workspace, home)
+    spec = SandboxSpec(
+        workspace=workspace,
+        home=home,
+        read_only=command.read_only,
+        network="model",
+        hosts=command.hosts,
+        env=command.env | command.secrets,
+    )
+    return command, spec
 
 
 def installation(info: CliInfo, packages: str = "") -> tuple[tuple[str, ...], tuple[Path, ...]]:
@@ -224,12 +249,13 @@ def lines(file: Path) -> Iterator[bytes]:
         yield begun
 
 
-def json_event(line: bytes | str, form: msgspec.json.Decoder[Event]) -> Event | None:
-    """Return the event in a line of output; None for anything else: it is chatter."""
+def json_event(line: bytes | str) -> dict[str, Any]:
+    """Return the event in a line of output; empty for anything else: it is chatter."""
     try:
-        return form.decode(line)
+        event = msgspec.json.decode(line)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
+        return {}
+    return event if isinstance(event, dict) else {}
 
 
 def failed(run_dir: Path, message: str) -> AgentReport:
@@ -262,29 +288,6 @@ def one_line(text: str, limit: int = _SHOWN) -> str:
     """Return a foreign text as one line that can be shown anywhere."""
     printable = "".join(c if c.isprintable() else " " for c in text[: 4 * limit])
     return " ".join(printable.split())[:limit]
-
-
-def as_text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def as_dict(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def as_list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def as_number(value: object) -> float:
-    """Return a number from 0 on; anything else is 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return 0.0
-    return float(value) if 0 <= value < 1e15 else 0.0
-
-
-def as_count(value: object) -> int:
-    return int(as_number(value))
 
 
 def _report_file(home: Path) -> dict[str, Any]:

@@ -15,18 +15,8 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-import msgspec
-
-from caloron.agents.clis.base import (
-    TEXT_LIMIT,
-    as_count,
-    as_dict,
-    as_list,
-    as_number,
-    as_text,
-    json_event,
-    one_line,
-)
+from caloron.agents.clis.base import TEXT_LIMIT, json_event, one_line
+from caloron.json_values import count, items, number, table, tables, text
 from caloron.ports import AgentReport, Trouble
 
 SESSION = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -53,48 +43,12 @@ _Tokens = tuple[int, int, int]
 _MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
 
 
-class _Event(msgspec.Struct, rename={"model_usage": "modelUsage"}):
-    """The fields that are read here; `Any`, so that one odd field spoils no event."""
-
-    type: Any = ""
-    subtype: Any = ""
-    session_id: Any = ""
-    model: Any = ""
-    message: msgspec.Raw = msgspec.Raw(b"null")
-    error: Any = ""
-    error_status: Any = None
-    retry_delay_ms: Any = None
-    rate_limit_info: Any = None
-    result: Any = None
-    is_error: Any = False
-    errors: Any = None
-    api_error_status: Any = None
-    num_turns: Any = 0
-    stop_reason: Any = ""
-    total_cost_usd: Any = None
-    usage: Any = None
-    model_usage: Any = None
-    permission_denials: Any = None
+Event = dict[str, Any]
 
 
-_EVENT = msgspec.json.Decoder(_Event)
-_ANY = msgspec.json.Decoder()
-
-
-def parse(line: bytes | str) -> _Event | None:
-    """Return an event, or None for anything else."""
-    return json_event(line, _EVENT)
-
-
-def _message(event: _Event) -> dict[str, Any]:
-    return as_dict(json_event(bytes(event.message), _ANY))
-
-
-def _parts(message: dict[str, Any]) -> list[dict[str, Any]]:
-    content = message.get("content")
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}]
-    return [part for part in as_list(content) if isinstance(part, dict)]
+def _parts(event: Event) -> list[dict[str, Any]]:
+    plain = text(event, "message", "content")
+    return [{"type": "text", "text": plain}] if plain else tables(event, "message", "content")
 
 
 class EventReader:
@@ -108,45 +62,42 @@ class EventReader:
         self._turns = 0
         self._model = self._session = ""
         self._refusal = Refusal()
-        self._result: _Event | None = None
+        self._result: Event | None = None
 
     def feed(self, events: Iterable[bytes]) -> EventReader:
         for line in events:
-            event = parse(line)
-            if event is None:
-                continue
-            if as_text(event.session_id) and SESSION.fullmatch(event.session_id):
-                self._session = event.session_id
-            match event.type:
+            event = json_event(line)
+            if SESSION.fullmatch(text(event, "session_id")):
+                self._session = text(event, "session_id")
+            match event.get("type"):
                 case "assistant":
                     self._feed_message(event)
                 case "result":
                     self._result = event
                 case "rate_limit_event":
-                    self._refusal.record_limit(as_dict(event.rate_limit_info))
-                case "system" if event.subtype == "init":
-                    self._model = one_line(as_text(event.model), _NAME_LENGTH)
-                case "system" if event.subtype == "api_retry":
-                    self._refusal.status = as_count(event.error_status)
-                    self._refusal.delay_s = as_number(event.retry_delay_ms) / 1000
+                    self._refusal.record_limit(table(event, "rate_limit_info"))
+                case "system" if event.get("subtype") == "init":
+                    self._model = one_line(text(event, "model"), _NAME_LENGTH)
+                case "system" if event.get("subtype") == "api_retry":
+                    self._refusal.status = count(event, "error_status")
+                    self._refusal.delay_s = number(event, "retry_delay_ms") / 1000
         return self
 
-    def _feed_message(self, event: _Event) -> None:
-        message = _message(event)
-        self._refusal.kind = as_text(event.error)
-        if message.get("model") != "<synthetic>":
+    def _feed_message(self, event: Event) -> None:
+        self._refusal.kind = text(event, "error")
+        if text(event, "message", "model") != "<synthetic>":
             # The provider answered, so earlier refusals are over.
             self._refusal.status, self._refusal.delay_s = 0, 0.0
-        identity = as_text(message.get("id"))
+        identity = text(event, "message", "id")
         if identity not in self._open_messages:
             self._turns += 1
-        self._count_tokens(identity, as_dict(message.get("usage")))
+        self._count_tokens(identity, table(event, "message", "usage"))
         texts = []
-        for part in _parts(message):
+        for part in _parts(event):
             if part.get("type") == "text":
-                texts.append(as_text(part.get("text")))
+                texts.append(text(part, "text"))
             elif part.get("type") == "tool_use":
-                self._count_tool(one_line(as_text(part.get("name")), _NAME_LENGTH))
+                self._count_tool(one_line(text(part, "name"), _NAME_LENGTH))
         if any(texts):
             self._last_message = "\n".join(texts)[:TEXT_LIMIT]
 
@@ -168,19 +119,19 @@ class EventReader:
     def report(self, ended_at: float) -> AgentReport:
         """Return the report of an attempt whose last output was written at `ended_at`."""
         result = self._result
-        text, turns, tokens = self._last_message, self._turns, self._tokens
+        answer, turns, tokens = self._last_message, self._turns, self._tokens
         cost, stop_reason = None, ""
         if result is None:
             trouble, detail, reset_at = self._cut_short(ended_at)
         else:
-            text = as_text(result.result)[:TEXT_LIMIT] or text
-            turns, tokens = as_count(result.num_turns) or turns, _tokens_in(result)
-            trouble, detail, reset_at = self._trouble(result, text, ended_at)
-            if result.total_cost_usd is not None:
-                cost = as_number(result.total_cost_usd)
-            stop_reason = as_text(result.subtype if trouble else result.stop_reason)
+            answer = text(result, "result")[:TEXT_LIMIT] or answer
+            turns, tokens = count(result, "num_turns") or turns, _tokens_in(result)
+            trouble, detail, reset_at = self._trouble(result, answer, ended_at)
+            if result.get("total_cost_usd") is not None:
+                cost = number(result, "total_cost_usd")
+            stop_reason = text(result, "subtype" if trouble else "stop_reason")
         return AgentReport(
-            text=text,
+            text=answer,
             tools=self._tools,
             turns=turns,
             tokens_in=tokens[0],
@@ -206,55 +157,54 @@ class EventReader:
         return trouble, detail, reset_at
 
     def _trouble(
-        self, result: _Event, text: str, ended_at: float
+        self, result: Event, answer: str, ended_at: float
     ) -> tuple[Trouble, str, float | None]:
-        if not result.is_error and result.subtype == "success":
-            count = len(as_list(result.permission_denials))
-            return "", f"{count} of its tool calls were denied" if count else "", None
-        if result.subtype == "error_max_budget_usd":
+        subtype = text(result, "subtype")
+        if not result.get("is_error") and subtype == "success":
+            denied = len(items(result, "permission_denials"))
+            return "", f"{denied} of its tool calls were denied" if denied else "", None
+        if subtype == "error_max_budget_usd":
             return "budget", "the run has used up its budget", None
-        errors = [as_text(e) for e in as_list(result.errors)]
-        message = as_text(result.result) or "; ".join(errors) or as_text(result.subtype)
-        if result.subtype != "success":
+        errors = map(text, items(result, "errors"))
+        message = text(result, "result") or "; ".join(errors) or subtype
+        if subtype != "success":
             return "crash", one_line(message), None
-        self._refusal.status = as_count(result.api_error_status)
-        trouble, reset_at = trouble_of(self._refusal, text, ended_at)
+        self._refusal.status = count(result, "api_error_status")
+        trouble, reset_at = trouble_of(self._refusal, answer, ended_at)
         return trouble, one_line(message), reset_at
 
 
 def format_line(line: str) -> str:
     """Return one line of the stream for people to read; empty: not worth showing."""
-    event = parse(line)
-    if event is None:
+    event = json_event(line)
+    if not event:
         # Half an event is not worth showing; a plain message is.
         return "" if line.lstrip().startswith("{") else line.rstrip()
-    match event.type:
+    match event.get("type"):
         case "assistant":
-            return "\n".join(filter(None, map(_format_tool_use, _parts(_message(event)))))
+            return "\n".join(filter(None, map(_format_tool_use, _parts(event))))
         case "user":
-            return "\n".join(filter(None, map(_format_tool_result, _parts(_message(event)))))
-        case "result" if event.is_error:
-            return f"failed: {one_line(as_text(event.result) or as_text(event.subtype))}"
+            return "\n".join(filter(None, map(_format_tool_result, _parts(event))))
+        case "result" if event.get("is_error"):
+            return f"failed: {one_line(text(event, 'result') or text(event, 'subtype'))}"
         case "result":
-            cost = as_number(event.total_cost_usd)
-            return f"finished after {as_count(event.num_turns)} turns, {cost:.2f} USD"
-        case "system" if event.subtype == "api_retry":
-            delay = as_number(event.retry_delay_ms) / 1000
-            answered = (
-                f"answered {as_count(event.error_status)}" if event.error_status else "failed"
-            )
+            cost = number(event, "total_cost_usd")
+            return f"finished after {count(event, 'num_turns')} turns, {cost:.2f} USD"
+        case "system" if event.get("subtype") == "api_retry":
+            status = count(event, "error_status")
+            answered = f"answered {status}" if event.get("error_status") else "failed"
+            delay = number(event, "retry_delay_ms") / 1000
             return f"the model's API {answered}; next try in {delay:.0f} s"
     return ""
 
 
 def _format_tool_use(part: dict[str, Any]) -> str:
     if part.get("type") == "text":
-        return as_text(part.get("text")).strip()
+        return text(part, "text").strip()
     if part.get("type") != "tool_use":
         return ""
-    arguments = as_dict(part.get("input"))
-    texts = (arguments[key] for key in _SUMMARY_KEYS if isinstance(arguments.get(key), str))
-    name, summary = one_line(as_text(part.get("name")), _NAME_LENGTH), next(texts, "")
+    summary = next(filter(None, (text(part, "input", key) for key in _SUMMARY_KEYS)), "")
+    name = one_line(text(part, "name"), _NAME_LENGTH)
     return f"{name}: {one_line(summary, 200)}".rstrip(": ")
 
 
@@ -265,33 +215,26 @@ _SUMMARY_KEYS = ("command", "file_path", "pattern", "path", "url", "query", "des
 def _format_tool_result(part: dict[str, Any]) -> str:
     if part.get("type") != "tool_result":
         return ""
-    content = part.get("content")
-    if isinstance(content, list):
-        content = " ".join(as_text(as_dict(item).get("text")) for item in content)
+    content = text(part, "content") or " ".join(text(i, "text") for i in items(part, "content"))
     word = "failed: " if part.get("is_error") else ""
-    text = one_line(as_text(content), 120)
-    return f"  {word}{text}" if text else ""
+    shown = one_line(content, 120)
+    return f"  {word}{shown}" if shown else ""
 
 
-def _tokens_of(usage: dict[str, Any]) -> _Tokens:
-    names = ("input_tokens", "cache_creation_input_tokens")
-    read = sum(as_count(usage.get(name)) for name in names)
-    return (
-        read,
-        as_count(usage.get("output_tokens")),
-        as_count(usage.get("cache_read_input_tokens")),
-    )
+def _tokens_of(usage: Any) -> _Tokens:
+    read = count(usage, "input_tokens") + count(usage, "cache_creation_input_tokens")
+    return read, count(usage, "output_tokens"), count(usage, "cache_read_input_tokens")
 
 
-def _tokens_in(result: _Event) -> _Tokens:
+def _tokens_in(result: Event) -> _Tokens:
     """Sum the usage by model: the plain usage leaves out answers that were not streamed."""
-    by_model = [as_dict(used) for used in as_dict(result.model_usage).values()]
+    by_model = table(result, "modelUsage").values()
     if not by_model:
-        return _tokens_of(as_dict(result.usage))
+        return _tokens_of(result.get("usage"))
     names = ("inputTokens", "cacheCreationInputTokens")
-    read = sum(as_count(used.get(name)) for used in by_model for name in names)
-    written = sum(as_count(used.get("outputTokens")) for used in by_model)
-    cached = sum(as_count(used.get("cacheReadInputTokens")) for used in by_model)
+    read = sum(count(used, name) for used in by_model for name in names)
+    written = sum(count(used, "outputTokens") for used in by_model)
+    cached = sum(count(used, "cacheReadInputTokens") for used in by_model)
     return read, written, cached
 
 
@@ -313,35 +256,35 @@ class Refusal:
         at = limit.get("resetsAt")
         self._resets_at = float(at) if self.is_quota and isinstance(at, int | float) else None
 
-    def over_at(self, text: str, ended_at: float) -> float | None:
+    def over_at(self, message: str, ended_at: float) -> float | None:
         """Return when to try again, if the stream or the message has it."""
         if self._resets_at is not None:
             return self._resets_at
-        named = _reset_in(text, ended_at)
+        named = _reset_in(message, ended_at)
         return ended_at + self.delay_s if named is None and self.delay_s else named
 
 
-def trouble_of(refusal: Refusal, text: str, ended_at: float) -> tuple[Trouble, float | None]:
+def trouble_of(refusal: Refusal, message: str, ended_at: float) -> tuple[Trouble, float | None]:
     """Return the class of an error, and until when it lasts if that is known."""
-    if refusal.is_quota or _QUOTA.search(text):
-        return "quota", refusal.over_at(text, ended_at)
+    if refusal.is_quota or _QUOTA.search(message):
+        return "quota", refusal.over_at(message, ended_at)
     if refusal.status in (401, 403) or refusal.kind == "authentication_failed":
         return "auth", None
-    if refusal.kind == "billing_error" or _BILLING.search(text) or _AUTH.search(text):
+    if refusal.kind == "billing_error" or _BILLING.search(message) or _AUTH.search(message):
         # Waiting does not help: a person has to check the account.
         return "auth", None
     if refusal.status in (429, 529) or refusal.kind in ("rate_limit", "overloaded"):
-        return "rate_limit", refusal.over_at(text, ended_at)
-    if _OVERFLOW.search(text):
+        return "rate_limit", refusal.over_at(message, ended_at)
+    if _OVERFLOW.search(message):
         return "overflow", None
     return "crash", None
 
 
-def _reset_in(text: str, ended_at: float) -> float | None:
+def _reset_in(message: str, ended_at: float) -> float | None:
     """Return the time that a message names: `…limit reached|1794808229`, `resets 5:50am (UTC)`."""
-    if epoch := _EPOCH.search(text):
+    if epoch := _EPOCH.search(message):
         return float(epoch[1])
-    named = _CLOCK.search(text)
+    named = _CLOCK.search(message)
     if named is None:
         return None
     hour = int(named["hour"]) % 12 + (12 if named["half"] == "pm" else 0)

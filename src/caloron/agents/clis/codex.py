@@ -4,35 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-
-from msgspec import Struct
+from typing import Any
 
 from caloron.agents.clis.base import AnsweringCli, ReportBuilder
+from caloron.json_values import count, text
 from caloron.ports import AgentRequest, CliInfo
 
 
-class _Item(Struct, frozen=True):
-    type: str = ""
-    text: str = ""
-
-
-class _Usage(Struct, frozen=True):
-    input_tokens: int = 0
-    output_tokens: int = 0
-
-
-class _Error(Struct, frozen=True):
-    message: str = ""
-
-
-class _Event(Struct):
-    type: str = ""
-    item: _Item = _Item()
-    usage: _Usage = _Usage()
-    error: _Error = _Error()
-
-
-class Codex(AnsweringCli[_Event]):
+class Codex(AnsweringCli):
     """OpenAI's `codex`."""
 
     info = CliInfo(
@@ -49,7 +28,6 @@ class Codex(AnsweringCli[_Event]):
         base_url_env="OPENAI_BASE_URL",
         base_url="https://api.openai.com/v1",
     )
-    event = _Event
 
     def arguments(self, request: AgentRequest) -> Sequence[str]:
         # The built-in provider tries a WebSocket first, and loops for ever if it is refused.
@@ -67,13 +45,13 @@ class Codex(AnsweringCli[_Event]):
             "-",
         )
 
-    def add(self, event: _Event, answer: ReportBuilder) -> None:
-        match event.type:
-            case "item.completed" if event.item.type == "agent_message":
-                answer.texts = [event.item.text]
+    def add(self, event: dict[str, Any], answer: ReportBuilder) -> None:
+        match event.get("type"):
+            case "item.completed" if text(event, "item", "type") == "agent_message":
+                answer.texts = [text(event, "item", "text")]
             case "turn.completed":
                 answer.is_complete = True
-                answer.tokens_in = event.usage.input_tokens
-                answer.tokens_out = event.usage.output_tokens
+                answer.tokens_in = count(event, "usage", "input_tokens")
+                answer.tokens_out = count(event, "usage", "output_tokens")
             case "turn.failed":
-                answer.error = event.error.message
+                answer.error = text(event, "error", "message")

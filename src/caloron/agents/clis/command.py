@@ -8,6 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from caloron.agents.clis.base import ARGUMENT_BYTES, CliSettings, ReportFileCli
+from caloron.agents.sandbox.mounts import SYSTEM, is_below
 from caloron.agents.workspace.workspaces import clear
 from caloron.errors import PreconditionFailed, UsageError
 from caloron.ports import AgentCommand, AgentRequest, CliInfo
@@ -15,7 +16,7 @@ from caloron.ports import AgentCommand, AgentRequest, CliInfo
 _PLACEHOLDER = re.compile(r"\{(prompt|prompt_file|workspace)\}")
 _INTERPRETER = re.compile(r"(python|sh|bash|dash|zsh|node|ruby|perl)[\d.]*")
 #: Every sandbox has these; a program in there needs nothing else.
-_SYSTEM = tuple(map(Path, ("/usr", "/bin", "/sbin", "/lib", "/lib64")))
+_SYSTEM = tuple(map(Path, SYSTEM))
 
 
 class Command(ReportFileCli):
@@ -115,8 +116,8 @@ def _installation(program: str, run_dir: Path) -> tuple[str, tuple[Path, ...]]:
         # The interpreter finds its packages by the path that it is called by.
         return str(path), (environment, *_base_interpreter(path))
     real = path.resolve()
-    if _is_of_system(real):
-        return str(path if _is_of_system(path) else real), ()
+    if is_below(real, _SYSTEM):
+        return str(path if is_below(path, _SYSTEM) else real), ()
     crowded = real.parent in (Path.home(), Path("/"), Path("/tmp"), Path("/var/tmp"))
     holds_run = run_dir.resolve().is_relative_to(real.parent)
     return str(real), (real if crowded or holds_run else real.parent,)
@@ -125,10 +126,6 @@ def _installation(program: str, run_dir: Path) -> tuple[str, tuple[Path, ...]]:
 def _base_interpreter(script: Path) -> tuple[Path, ...]:
     """Return the Python installation below a virtual environment, unless it is the system's."""
     base = (script.parent / "python").resolve()
-    if _is_of_system(base) or not base.is_file():
+    if is_below(base, _SYSTEM) or not base.is_file():
         return ()
     return (base.parent.parent,)
-
-
-def _is_of_system(path: Path) -> bool:
-    return any(path.is_relative_to(system) for system in _SYSTEM)

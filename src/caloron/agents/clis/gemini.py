@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-
-from msgspec import Struct
+from typing import Any
 
 from caloron.agents.clis.base import AnsweringCli, ReportBuilder
+from caloron.json_values import count, text
 from caloron.ports import AgentRequest, CliInfo
 
 #: Without the authentication type, a base URL alone selects one that is refused.
@@ -19,25 +19,7 @@ _SETTINGS = {
 }
 
 
-class _Stats(Struct, frozen=True):
-    input_tokens: int = 0
-    output_tokens: int = 0
-
-
-class _Error(Struct, frozen=True):
-    message: str = ""
-
-
-class _Event(Struct):
-    type: str = ""
-    role: str = ""
-    content: str = ""
-    status: str = ""
-    stats: _Stats = _Stats()
-    error: _Error | None = None
-
-
-class Gemini(AnsweringCli[_Event]):
+class Gemini(AnsweringCli):
     """Google's `gemini`."""
 
     info = CliInfo(
@@ -53,7 +35,6 @@ class Gemini(AnsweringCli[_Event]):
         default_model="gemini-2.5-flash",
         base_url_env="GOOGLE_GEMINI_BASE_URL",
     )
-    event = _Event
 
     def arguments(self, request: AgentRequest) -> Sequence[str]:
         return ("-m", request.model, "--skip-trust", "-o", "stream-json")
@@ -66,11 +47,11 @@ class Gemini(AnsweringCli[_Event]):
         own = {"GOOGLE_GEMINI_BASE_URL": base_url} if base_url else {}
         return {"GEMINI_CLI_NO_RELAUNCH": "true"} | own
 
-    def add(self, event: _Event, answer: ReportBuilder) -> None:
-        if event.type == "message" and event.role == "assistant":
-            answer.texts.append(event.content)
-        elif event.type == "result":
-            answer.is_complete = event.status == "success"
-            answer.error = event.error.message if event.error else ""
-            answer.tokens_in = event.stats.input_tokens
-            answer.tokens_out = event.stats.output_tokens
+    def add(self, event: dict[str, Any], answer: ReportBuilder) -> None:
+        if event.get("type") == "message" and event.get("role") == "assistant":
+            answer.texts.append(text(event, "content"))
+        elif event.get("type") == "result":
+            answer.is_complete = event.get("status") == "success"
+            answer.error = text(event, "error", "message")
+            answer.tokens_in = count(event, "stats", "input_tokens")
+            answer.tokens_out = count(event, "stats", "output_tokens")

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
-
 from caloron.agents.clis.base import AnsweringCli, ReportBuilder, provider_hosts
 from caloron.errors import PreconditionFailed
+from caloron.json_values import count, text
 from caloron.ports import AgentRequest, CliInfo
 
 _QUIET = {
@@ -34,33 +33,7 @@ _HOSTS = {
 }
 
 
-class _Tokens(Struct, frozen=True):
-    input: int = 0
-    output: int = 0
-
-
-class _Part(Struct, frozen=True):
-    text: str = ""
-    reason: str = ""
-    tokens: _Tokens = _Tokens()
-
-
-class _Data(Struct, frozen=True):
-    message: str = ""
-
-
-class _Error(Struct, frozen=True):
-    name: str = ""
-    data: _Data = _Data()
-
-
-class _Event(Struct):
-    type: str = ""
-    part: _Part = _Part()
-    error: _Error = _Error()
-
-
-class OpenCode(AnsweringCli[_Event]):
+class OpenCode(AnsweringCli):
     """`opencode`; a base address means an OpenAI-compatible endpoint."""
 
     info = CliInfo(
@@ -81,8 +54,6 @@ class OpenCode(AnsweringCli[_Event]):
         provider="opencode",
         default_model="anthropic/claude-sonnet-4-5",
     )
-
-    event = _Event
 
     def arguments(self, request: AgentRequest) -> Sequence[str]:
         return ("run", "--format", "json", "--title", "question")
@@ -121,17 +92,18 @@ class OpenCode(AnsweringCli[_Event]):
             )
         return provider_hosts(self._settings.base_url, (_HOSTS.get(provider, ""),))
 
-    def add(self, event: _Event, answer: ReportBuilder) -> None:
-        part = event.part
-        match event.type:
+    def add(self, event: dict[str, Any], answer: ReportBuilder) -> None:
+        match event.get("type"):
             case "text":
-                answer.texts.append(part.text)
+                answer.texts.append(text(event, "part", "text"))
             case "step_finish":
-                answer.is_complete = part.reason == "stop"
-                answer.tokens_in += part.tokens.input
-                answer.tokens_out += part.tokens.output
+                answer.is_complete = text(event, "part", "reason") == "stop"
+                answer.tokens_in += count(event, "part", "tokens", "input")
+                answer.tokens_out += count(event, "part", "tokens", "output")
             case "error":
-                answer.error = event.error.data.message or event.error.name
+                answer.error = text(event, "error", "data", "message") or text(
+                    event, "error", "name"
+                )
 
 
 def _prevent_installing(home: Path) -> None:

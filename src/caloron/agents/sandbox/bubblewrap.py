@@ -425,6 +425,7 @@ def chown_tree(folder: Path, uid: int) -> None:
 def _chown_content(folder: int, uid: int, depth: int) -> None:
     with os.scandir(folder) as entries:
         for entry in entries:
+            # Git would read a file again whose ctime has changed.
             if entry.stat(follow_symlinks=False).st_uid != uid:
                 os.chown(entry.name, uid, uid, dir_fd=folder, follow_symlinks=False)
             if depth < _DEEPEST and entry.is_dir(follow_symlinks=False):

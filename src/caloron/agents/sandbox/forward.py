@@ -80,6 +80,16 @@ def _serve(path: str, listeners: list[tuple[_socket.socket, str]]) -> None:
     import select
     import socket
     import threading
+    from functools import partial
+
+    # Only now: the process that becomes the command has no use for it.
+    from caloron.agents.sandbox.proxy import accept, relay
+
+    def attend(target: str, client: socket.socket) -> None:
+        with _to_proxy(path) as proxy:
+            rest = _ask_for(proxy, target) if target else b""
+            client.sendall(rest)
+            relay(client, proxy, _SILENCE_S)
 
     free = threading.BoundedSemaphore(_CONNECTIONS)
     waiting = select.poll()
@@ -88,34 +98,10 @@ def _serve(path: str, listeners: list[tuple[_socket.socket, str]]) -> None:
         listener = socket.socket(fileno=bound.detach())
         listener.setblocking(False)
         waiting.register(listener, select.POLLIN)
-        known[listener.fileno()] = (listener, target)
-
-    def attend(client: socket.socket, target: str) -> None:
-        try:
-            with client, _to_proxy(path) as proxy:
-                rest = _ask_for(proxy, target) if target else b""
-                client.sendall(rest)
-                relay(client, proxy, _SILENCE_S)
-        except OSError:
-            # Either side closed the connection.
-            return
-        finally:
-            free.release()
-
-    # Only now: the process that becomes the command has no use for it.
-    from caloron.agents.sandbox.proxy import relay
-
+        known[listener.fileno()] = (listener, partial(attend, target))
     while True:
         for handle, _ in waiting.poll():
-            listener, target = known[handle]
-            free.acquire()
-            try:
-                client = listener.accept()[0]
-            except OSError:
-                # The client left before it was accepted.
-                free.release()
-                continue
-            threading.Thread(target=attend, args=(client, target), daemon=True).start()
+            accept(known[handle][0], free, known[handle][1])
 
 
 def _to_proxy(path: str) -> socket.socket:

@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 #: At once; an agent that opens more waits.
@@ -178,21 +178,16 @@ def _proxy_address(url: str) -> tuple[str, int, str] | None:
     if separator and scheme.lower() != "http":
         print(f"a proxy of the kind {scheme}:// is not used", file=sys.stderr, flush=True)  # noqa: T201
         return None
+    # Imported only where there is a proxy, for the memory that it takes.
+    from urllib.parse import unquote
+
     credentials, _, authority = rest.partition("/")[0].rpartition("@")
     try:
         host, port = split_port(authority)
     except Refused:
         print("the proxy of the environment has no valid address", file=sys.stderr, flush=True)  # noqa: T201
         return None
-    return host, port or 80, _unquoted(credentials)
-
-
-def _unquoted(text: str) -> str:
-    first, *rest = text.split("%")
-    try:
-        return first + "".join(chr(int(part[:2], 16)) + part[2:] for part in rest)
-    except ValueError:
-        return text
+    return host, port or 80, unquote(credentials, "latin-1")
 
 
 def split_port(authority: str) -> tuple[str, int]:
@@ -203,6 +198,33 @@ def split_port(authority: str) -> tuple[str, int]:
     if not (port.isascii() and port.isdigit() and int(port) < 65_536):
         raise Refused("400 Bad Request", f"{authority!r} is not a host with a port")
     return host.strip("[]").lower().rstrip("."), int(port)
+
+
+def accept(
+    listener: socket.socket,
+    free: threading.BoundedSemaphore,
+    attend: Callable[[socket.socket], object],
+) -> None:
+    """Attend to the client that waits at a listener, in a thread of its own."""
+    if not free.acquire(timeout=1):
+        # It waits until another client has left.
+        return
+    try:
+        client = listener.accept()[0]
+    except OSError:
+        # The client left before it was accepted.
+        free.release()
+        return
+
+    def run() -> None:
+        try:
+            # Either side may close the connection at any time.
+            with suppress(OSError), client:
+                attend(client)
+        finally:
+            free.release()
+
+    threading.Thread(target=run, daemon=True).start()
 
 
 class Proxy:
@@ -229,25 +251,7 @@ class Proxy:
                 # Its handler runs here, and does not come back.
                 os.read(signals, 64)
                 continue
-            if not self._free.acquire(timeout=1):
-                continue
-            try:
-                client = self._listener.accept()[0]
-            except OSError:
-                # The client left before it was accepted.
-                self._free.release()
-                continue
-            threading.Thread(target=self._serve_client, args=(client,), daemon=True).start()
-
-    def _serve_client(self, client: socket.socket) -> None:
-        try:
-            with client:
-                self.answer(client)
-        except OSError:
-            # Either side closed the connection.
-            return
-        finally:
-            self._free.release()
+            accept(self._listener, self._free, self.answer)
 
     def answer(self, client: socket.socket) -> None:
         client.settimeout(_HEAD_S)

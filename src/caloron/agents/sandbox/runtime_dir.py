@@ -21,8 +21,6 @@ SOCKET = "proxy.sock"
 _LINK = "net-"
 #: Far longer than it takes to start a sandbox with a file.
 _STALE_S = 3600.0
-_PRUNE_EVERY_S = 60.0
-_PRUNED = ".pruned"
 
 
 def folder() -> Path:
@@ -46,7 +44,7 @@ def keep(name: str, content: bytes) -> Path:
         if path.is_file() and path.read_bytes() == content:
             os.utime(path)
             return path
-        _prune_now_and_then(path.parent)
+        prune(path.parent)
         handle, fresh = tempfile.mkstemp(dir=path.parent, prefix=".new-")
         with os.fdopen(handle, "wb") as file:
             os.fchmod(handle, 0o644)
@@ -62,21 +60,11 @@ def keep(name: str, content: bytes) -> Path:
 def link_folder() -> Path:
     """Make a folder for the socket of one proxy; the proxy removes it when it ends."""
     parent = folder()
-    _prune_now_and_then(parent)
+    prune(parent)
     made = Path(tempfile.mkdtemp(dir=parent, prefix=_LINK))
     # The agent may have a user id of its own, and must find the socket.
     made.chmod(0o755)
     return made
-
-
-def _prune_now_and_then(runtime: Path) -> None:
-    """Prune at most once a minute: under root, every agent has files of its own."""
-    mark = runtime / _PRUNED
-    with suppress(FileNotFoundError):
-        if time.time() - mark.stat().st_mtime < _PRUNE_EVERY_S:
-            return
-    mark.touch()
-    prune(runtime)
 
 
 def prune(runtime: Path) -> None:
@@ -85,20 +73,17 @@ def prune(runtime: Path) -> None:
     for path in runtime.iterdir():
         # Another process may remove the same, and its owner may be another user.
         with suppress(OSError):
-            old = path.lstat().st_mtime < limit
+            if path.lstat().st_mtime > limit:
+                continue
             if not path.name.startswith(_LINK):
-                if old:
-                    path.unlink()
-            elif _is_dead(path / SOCKET):
-                (path / SOCKET).unlink()
-                path.rmdir()
-            elif old:
-                # A folder with a socket is in use: this fails, and it stays.
+                path.unlink()
+            elif not _is_used(path / SOCKET):
+                (path / SOCKET).unlink(missing_ok=True)
                 path.rmdir()
 
 
-def _is_dead(path: Path) -> bool:
-    """True if a socket has no listener; without a socket its proxy may be about to start."""
+def _is_used(path: Path) -> bool:
+    """True if a socket has a listener, or may have one that is busy."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(1)
-        return probe.connect_ex(str(path)) == errno.ECONNREFUSED
+        return probe.connect_ex(str(path)) not in (errno.ECONNREFUSED, errno.ENOENT)

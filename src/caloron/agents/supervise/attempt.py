@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -166,21 +167,13 @@ class AttemptSupervisor:
 
     def _renew(self) -> None:
         active = self._child.worked() or self._supervision.has_output
-        began = clock()
         try:
-            with self._ledger.transaction("shim.renew") as connection:
-                renew(connection, self._item, self._token, self._lease_ms, active=active)
+            done = self._try_to_write("shim.renew", partial(renew, active=active), self._lease_ms)
         except LeaseLost:
             self._stop(LOST)
-        except StoreError as error:
-            self._complain(error)
-            if clock() - self._renewed_at > self._lease_s:
-                self._stop(LOST)
-            else:
-                self._renew_at = time.monotonic() + self._lease_s / 10
-        else:
-            self._renewed_at = began
-            self._renew_at = time.monotonic() + self._beat_s
+            return
+        self._renew_at = time.monotonic() + (self._beat_s if done else self._lease_s / 10)
+        if done:
             self._supervision.has_output = False
 
     def _result(self) -> dict[str, Any]:
@@ -198,21 +191,27 @@ class AttemptSupervisor:
 
     def _commit(self, name: str, write: Callable[..., object], value: object) -> bool:
         """Write to the ledger, retry while that fails; False once the lease is lost."""
-        while True:
-            began = clock()
-            try:
-                with self._ledger.transaction(name) as connection:
-                    write(connection, self._item, self._token, value)
-            except LeaseLost:
-                return False
-            except StoreError as error:
-                self._complain(error)
-                if clock() - self._renewed_at > self._lease_s:
-                    return False
+        try:
+            while not self._try_to_write(name, write, value):
                 time.sleep(self._lease_s / 10)
-            else:
-                self._renewed_at = began
-                return True
+        except LeaseLost:
+            return False
+        return True
+
+    def _try_to_write(self, name: str, write: Callable[..., object], value: object) -> bool:
+        """Write to the ledger; False if it did not work, and `LeaseLost` once it is too late."""
+        began = clock()
+        try:
+            with self._ledger.transaction(name) as connection:
+                write(connection, self._item, self._token, value)
+        except StoreError as error:
+            sys.stderr.write(f"{error}\n")
+            sys.stderr.flush()
+            if clock() - self._renewed_at > self._lease_s:
+                raise LeaseLost from error
+            return False
+        self._renewed_at = began
+        return True
 
     def _wake_engine(self) -> None:
         if not self._spec["wake"]:
@@ -228,10 +227,6 @@ class AttemptSupervisor:
             return
         finally:
             os.close(handle)
-
-    def _complain(self, error: StoreError) -> None:
-        sys.stderr.write(f"{error}\n")
-        sys.stderr.flush()
 
 
 def main(arguments: list[str]) -> int:

@@ -18,7 +18,6 @@ from caloron.agents.supervise.processes import (
     children,
     descendants,
     end_family,
-    living,
     read_process,
     sandbox_processes,
     send,
@@ -109,9 +108,23 @@ class Child:
         if self.process is not None and self._code is None:
             end_family(self.pid)
             self.wait()
-        if self._sidecar:
-            end_sidecar(self._sidecar)
-            self._sidecar = 0
+        self._end_sidecar()
+
+    def _end_sidecar(self) -> None:
+        """Let the proxy remove its socket; end it if it does not."""
+        if not self._sidecar:
+            return
+        handle = os.pidfd_open(self._sidecar)
+        try:
+            os.kill(self._sidecar, signal.SIGTERM)
+            ended = select.poll()
+            ended.register(handle, select.POLLIN)
+            if not ended.poll(_SIDECAR_GRACE_S * 1000):
+                os.kill(self._sidecar, signal.SIGKILL)
+            os.waitpid(self._sidecar, 0)
+        finally:
+            os.close(handle)
+        self._sidecar = 0
 
 
 class GatedChild(Child):
@@ -123,7 +136,8 @@ class GatedChild(Child):
         self._secrets = secrets
         self._sandbox_depth: int = spec.get("sandbox_depth", 0)
         self._gate = -1
-        self._kin: dict[int, Process] = {}
+        #: The processor time of each process of the family at the last check.
+        self._ticks: dict[int, int] = {}
         self._checked_at = time.monotonic()
 
     def fork(self, attempt: int, lock: int, sidecar_log: Path) -> tuple[int, int]:
@@ -189,11 +203,10 @@ class GatedChild(Child):
     def worked(self) -> bool:
         """True if the family used the processor since the last call."""
         now, at = self.family(), time.monotonic()
-        used = sum(p.ticks - (self._kin[p.pid].ticks if p.pid in self._kin else 0)
-                   for p in now.values())  # fmt: skip
+        used = sum(process.ticks - self._ticks.get(pid, 0) for pid, process in now.items())
         idle = (at - self._checked_at) * _TICKS_PER_S * _IDLE_SHARE
+        self._ticks = {pid: process.ticks for pid, process in now.items()}
         self._checked_at = at
-        self._remember(now)
         return used > idle
 
     def sandbox_was_killed(self) -> bool:
@@ -211,37 +224,25 @@ class GatedChild(Child):
 
     def terminate(self) -> None:
         """Ask the family to end; the sandbox itself would take all down at once."""
-        self._remember(self.family())
-        spared = self._sandbox_processes()
-        for process in self._kin.values():
+        family = self.family()
+        spared = generation = {self.pid} if self._sandbox_depth else set()
+        for _ in range(self._sandbox_depth - 1):
+            generation = {p.pid for p in family.values() if p.parent in generation}
+            spared = spared | generation
+        for process in family.values():
             if process.pid not in spared:
                 send(process, signal.SIGTERM)
 
     def kill(self) -> None:
-        self._remember(self.family())
-        for process in self._kin.values():
+        for process in self.family().values():
             send(process, signal.SIGKILL)
 
     def end_everybody(self) -> None:
         for _ in range(_ROUNDS_OF_KILLING):
-            self._remember(self.family())
-            if not self._kin or not end_family(self.pid, self._kin.values()):
+            family = self.family()
+            if not family or not end_family(self.pid, family.values()):
                 break
-        if self._sidecar:
-            end_sidecar(self._sidecar)
-            self._sidecar = 0
-
-    def _sandbox_processes(self) -> set[int]:
-        generation = {self.process.pid} if self.process else set()
-        spared: set[int] = set()
-        for _ in range(self._sandbox_depth):
-            spared |= generation
-            generation = {p.pid for p in self._kin.values() if p.parent in generation}
-        return spared
-
-    def _remember(self, kin: dict[int, Process]) -> None:
-        """Keep every process that was once in the family: it is ended also if it left since."""
-        self._kin = {process.pid: process for process in living(self._kin.values())} | kin
+        self._end_sidecar()
 
 
 def start_sidecar(argv: tuple[str, ...], output: int) -> int:
@@ -252,20 +253,6 @@ def start_sidecar(argv: tuple[str, ...], output: int) -> int:
         (os.POSIX_SPAWN_DUP2, output, 2),
     ]
     return os.posix_spawn(argv[0], argv, sidecar_environment(), file_actions=streams, setsid=True)
-
-
-def end_sidecar(pid: int) -> None:
-    """Let the proxy remove its socket; end it if it does not."""
-    handle = os.pidfd_open(pid)
-    try:
-        os.kill(pid, signal.SIGTERM)
-        ended = select.poll()
-        ended.register(handle, select.POLLIN)
-        if not ended.poll(_SIDECAR_GRACE_S * 1000):
-            os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    finally:
-        os.close(handle)
 
 
 def sealed_copy(content: bytes | Path) -> int:

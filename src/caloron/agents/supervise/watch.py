@@ -18,6 +18,12 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from caloron.ports import Caps
+
 _LEAST_PAUSE_S = 1.0
 #: Measuring takes at most this part of the time: counting a large workspace is not free.
 _SHARE = 0.04
@@ -62,6 +68,12 @@ class Watch:
         self.alarm = select.epoll()
         self._events = -1
         self._by_kernel = ""
+
+    @classmethod
+    def of(cls, caps: Caps, *folders: Path) -> Watch:
+        """Return the watch of a sandbox that may write to these folders."""
+        limits = {"memory_mb": caps.memory_mb, "processes": caps.processes, "disk_mb": caps.disk_mb}
+        return cls(**limits, folders=list(map(str, folders)))
 
     def follow(self, pid: int, argv: Sequence[str]) -> None:
         """Wait until a command is in its systemd scope, then listen for events of the kernel."""

@@ -5,8 +5,7 @@ No agent has ever been in one of these; each leaves the pool for good when it is
 
 from __future__ import annotations
 
-import ctypes
-import os
+import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -178,17 +177,9 @@ class Pool:
             return None
         fresh.rename(folder / "workspace")
         self._sandbox.give_ownership(folder / "workspace", home)
-        _write_out(folder)
+        # Wait for the disk here, so that the next commit does not wait for these files.
+        subprocess.run(("sync", "-f", folder), check=False)
         return _Ready(folder, commit, seed)
-
-
-def _write_out(folder: Path) -> None:
-    """Wait for the disk here, so that the next commit does not wait for these files."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        ctypes.CDLL(None).syncfs(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _name_branch(workspace: Path, branch: str, commit: str) -> None:

@@ -7,28 +7,25 @@ a hostile file can mislead detection but nothing more.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
+import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from caloron.agents.workspace.project_files import (
-    PYTHON_FILES,
-    ProjectCommands,
-    ProjectFiles,
-    table,
-)
+from caloron.errors import CaloronError
+from caloron.json_values import table, text
+from caloron.store import log
 
-__all__ = [
-    "SHELL",
-    "ProjectCommands",
-    "apply_overrides",
-    "detect",
-    "environment",
-    "lock_hash",
-    "with_path",
-]
+#: Only such names go into a shell line; each is also a word of its own for the shell.
+_PLAIN = re.compile(r"[A-Za-z0-9_.+@-]+(/[A-Za-z0-9_.+@-]+)*\Z")
+
+#: Each of these shows a Python project, as does any Python source.
+PYTHON_FILES = ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "uv.lock")
+
 
 #: Never resolved on PATH: a branch can install a program of any name.
 SHELL = "/bin/sh"
@@ -42,6 +39,65 @@ _MANIFEST = re.compile(
     r"|package\.json|Cargo\.toml|go\.(mod|sum)|Gemfile|Makefile|environment\.ya?ml|Pipfile)\Z"
 )
 _TEST_TARGET = re.compile(r"^test\s*:(?!=)", re.MULTILINE)
+
+
+class ProjectCommands(msgspec.Struct, frozen=True, kw_only=True):
+    """The commands that set up and verify a project."""
+
+    #: One shell line; empty: nothing to install.
+    setup: str = ""
+    #: One shell line; empty: none was detected.
+    verify: str = ""
+    #: The files whose content decides whether what setup made can be used again.
+    lock_files: tuple[str, ...] = ()
+    #: Known products of setup, relative to the workspace; there may be more.
+    products: tuple[str, ...] = ()
+    #: For setup, verify and agents; `{workspace}` is the path of the workspace in the sandbox.
+    env: dict[str, str] = msgspec.field(default_factory=dict)
+    #: Folders to put first on PATH, with the same placeholder.
+    path: tuple[str, ...] = ()
+    #: One line for people.
+    summary: str = ""
+
+
+class ProjectFiles:
+    """The files of a repository; one that cannot be read counts as empty."""
+
+    def __init__(self, files: Collection[str], read: Callable[[str], str]) -> None:
+        self.names = frozenset(name for name in files if _PLAIN.match(name))
+        self._read = read
+
+    def text(self, name: str) -> str:
+        if name not in self.names:
+            return ""
+        try:
+            return self._read(name)
+        except (OSError, ValueError, CaloronError) as error:
+            log.warning("cannot read a file of the project", error=error, path=name)
+            return ""
+
+    def toml(self, name: str) -> dict[str, Any]:
+        try:
+            return tomllib.loads(self.text(name))
+        except (ValueError, RecursionError) as error:
+            log.info("a file of the project is not TOML", error=error, path=name)
+            return {}
+
+    def json(self, name: str) -> dict[str, Any]:
+        try:
+            content = json.loads(self.text(name) or "{}")
+        except (ValueError, RecursionError) as error:
+            log.info("a file of the project is not JSON", error=error, path=name)
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    def present(self, *names: str) -> tuple[str, ...]:
+        """Return those of the names that exist, in their order."""
+        return tuple(name for name in names if name in self.names)
+
+    def under(self, folder: str) -> tuple[str, ...]:
+        """Return every file below a folder of the repository."""
+        return tuple(sorted(name for name in self.names if name.startswith(f"{folder}/")))
 
 
 def detect(files: Collection[str], read: Callable[[str], str]) -> ProjectCommands:
@@ -87,8 +143,8 @@ def _node(project: ProjectFiles) -> ProjectCommands | None:
         return None
     package = project.json("package.json")
     setup, how = _node_setup(project, any(table(package, key) for key in _DEPENDENCIES))
-    script = table(package, "scripts").get("test")
-    tested = isinstance(script, str) and bool(script.strip()) and _NO_TEST_YET not in script
+    script = text(package, "scripts", "test")
+    tested = bool(script.strip()) and _NO_TEST_YET not in script
     summary = f"node{how}, {'tests by npm test' if tested else 'no tests found'}"
     # Runners of tests that watch for changes do not do so in continuous integration.
     verify = "CI=true npm test" if tested else ""
@@ -96,11 +152,12 @@ def _node(project: ProjectFiles) -> ProjectCommands | None:
         return ProjectCommands(verify=verify, summary=summary)
     locks = ("package-lock.json", "npm-shrinkwrap.json", "pnpm-lock.yaml", "yarn.lock")
     settings = ("package.json", ".npmrc", ".yarnrc", ".yarnrc.yml", "pnpm-workspace.yaml")
-    members = [name for name in project.names if name.endswith("/package.json")]
+    # Several packages; those of dependencies do not count.
+    members = [n for n in project.names if n.endswith("/package.json") and "node_modules/" not in n]
     return ProjectCommands(
         setup=setup,
         verify=verify,
-        lock_files=(*project.present(*locks, *settings), *_members(members)),
+        lock_files=(*project.present(*locks, *settings), *sorted(members)),
         products=("node_modules",),
         env={"npm_config_store_dir": "{workspace}/.caloron/pnpm"} if "pnpm" in setup else {},
         path=("{workspace}/node_modules/.bin",),
@@ -120,11 +177,6 @@ def _node_setup(project: ProjectFiles, needs_any: bool) -> tuple[str, str]:
         line = "npm install --no-audit --no-fund --no-package-lock"
         return line, " with package.json (npm)"
     return "", ""
-
-
-def _members(names: list[str]) -> list[str]:
-    """Return the manifests of several packages, without those of dependencies."""
-    return sorted(name for name in names if "node_modules/" not in name)
 
 
 def _cargo(project: ProjectFiles) -> ProjectCommands | None:

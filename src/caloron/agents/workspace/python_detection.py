@@ -7,13 +7,8 @@ import re
 import shlex
 from typing import Any
 
-from caloron.agents.workspace.project_files import (
-    PYTHON_FILES,
-    ProjectCommands,
-    ProjectFiles,
-    strings,
-    table,
-)
+from caloron.agents.workspace.project_detection import PYTHON_FILES, ProjectCommands, ProjectFiles
+from caloron.json_values import items, table, text
 
 _ENV = {
     "VIRTUAL_ENV": "{workspace}/.venv",
@@ -160,7 +155,7 @@ class _Python:
         while waiting and len(requirements) < _LISTED:
             members = self._groups[waiting.pop(0)]
             requirements += _requirements_in(members)
-            for other in _included(members):
+            for other in (text(member, "include-group") for member in items(members)):
                 if other in self._groups and other not in queued:
                     queued.add(other)
                     waiting.append(other)
@@ -278,8 +273,9 @@ def _discover(start: str) -> str:
 
 
 def _requirements_in(value: Any) -> list[str]:
-    """Return the requirements of a list; an option of pip is none."""
-    return [item for item in strings(value) if not item.startswith("-")]
+    """Return the requirements of a list, each of one line; an option of pip is none."""
+    texts = (item for item in items(value) if isinstance(item, str) and item.isprintable())
+    return [item for item in texts if item and not item.startswith("-")]
 
 
 def _requires(text: str) -> bool:
@@ -288,12 +284,6 @@ def _requires(text: str) -> bool:
 
 def _without_comments(text: str) -> str:
     return "\n".join(line.split("#")[0].split(";")[0] for line in text.splitlines())
-
-
-def _included(members: Any) -> list[str]:
-    items = members if isinstance(members, list) else []
-    names = [item.get("include-group") for item in items if isinstance(item, dict)]
-    return [name for name in names if isinstance(name, str)]
 
 
 def _keys(poetry: dict[str, Any]) -> list[str]:

@@ -31,7 +31,7 @@ from caloron.agents.workspace.project_detection import (
     environment,
     with_path,
 )
-from caloron.agents.workspace.workspaces import OWN_FOLDER, ignore_lines, remove_workspace
+from caloron.agents.workspace.workspaces import OWN_FOLDER, exclude, ignore_lines, remove_workspace
 from caloron.errors import CaloronError, SetupCancelled, StoreError
 from caloron.ports import Sandbox, SandboxedCommand, SandboxSpec
 from caloron.store import log as project_log
@@ -233,12 +233,7 @@ class SetupCache:
         env = self._spec.env | environment(commands, inside) | temporary
         spec = replace(self._spec, workspace=workspace, home=home, env=env)
         argv = with_path(commands, inside, (SHELL, "-c", commands.setup))
-        watch = Watch(
-            memory_mb=spec.caps.memory_mb,
-            processes=spec.caps.processes,
-            disk_mb=spec.caps.disk_mb,
-            folders=[str(workspace), str(home)],
-        )
+        watch = Watch.of(spec.caps, workspace, home)
         return supervise(
             self._sandbox.confine(argv, spec),
             Limits(self._timeout_s, watch=watch),
@@ -280,10 +275,8 @@ class SetupCache:
             return False
         products = installable(manifest["products"], workspace)
         self._copy(entry / "files", products, workspace, lock)
-        exclude = workspace / ".git" / "info" / "exclude"
-        if exclude.parent.is_dir():
-            with exclude.open("a", encoding="utf-8") as file:
-                file.write(ignore_lines(manifest["products"]))
+        if (workspace / ".git" / "info").is_dir():
+            exclude(workspace, manifest["products"])
         os.utime(entry)
         return True
 

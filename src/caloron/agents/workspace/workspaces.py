@@ -14,7 +14,7 @@ import stat
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -30,7 +30,6 @@ _NO_PUSH = "/nonexistent/caloron-pushes-for-you"
 _TRAILER_HOOK = """#!/bin/sh
 git interpret-trailers --in-place --if-exists doNothing --trailer "Agent: {agent}" "$1"
 """
-_POLL_S = 0.05
 
 
 def create_workspace(
@@ -120,11 +119,10 @@ def _quoted(value: str) -> str:
     return f'"{escaped}"'
 
 
-def exclude(workspace: Path, folders: Iterable[str]) -> None:
-    """Keep folders of ours out of what git sees as the agent's work."""
-    lines = "".join(f"/{folder}/\n" for folder in folders)
+def exclude(workspace: Path, names: Iterable[str]) -> None:
+    """Let git ignore these paths of a workspace where no agent has been yet."""
     with (workspace / ".git" / "info" / "exclude").open("a", encoding="utf-8") as file:
-        file.write(lines)
+        file.write(ignore_lines(names))
 
 
 def _begin_merge(workspace: Path, commit: str, identity: tuple[str, str]) -> None:
@@ -134,25 +132,24 @@ def _begin_merge(workspace: Path, commit: str, identity: tuple[str, str]) -> Non
         raise GitError(arguments, done.returncode, done.stderr.decode("utf-8", "replace"))
 
 
+#: Python's own way needs a descriptor, and a frame of its stack, for each folder on the way down.
+#: The agent may have made folders read-only.
+_DELETE = 'rm -rf -- "$1" || { chmod -R u+rwX -- "$1"; exec rm -rf -- "$1"; }'
+
+
 def remove_workspace(directory: Path) -> None:
     """Delete a workspace, also one with read-only or very deep folders of its agent."""
     if directory.is_symlink():
         directory.unlink()
-    elif directory.exists() and not _delete((directory,), _succeeds):
+    elif directory.exists() and _deletion(directory).wait() != 0:
         raise OSError(f"{directory} cannot be removed")
 
 
-def _delete(paths: Sequence[Path], succeeds: Callable[..., bool]) -> bool:
-    # Our own library needs a descriptor, and a frame of its stack, for each folder on the way down.
-    if succeeds("rm", "-rf", "--", *paths):
-        return True
-    # The agent may have made folders read-only.
-    succeeds("chmod", "-R", "u+rwX", "--", *paths)
-    return succeeds("rm", "-rf", "--", *paths)
-
-
-def _succeeds(*argv: str | Path) -> bool:
-    return subprocess.run(argv, capture_output=True, check=False, process_group=0).returncode == 0
+def _deletion(path: Path) -> subprocess.Popen[bytes]:
+    """Begin to delete a file or folder."""
+    nothing = subprocess.DEVNULL
+    argv = ("/bin/sh", "-c", _DELETE, "sh", path)
+    return subprocess.Popen(argv, stdout=nothing, stderr=nothing, process_group=0)
 
 
 def unfinished(directory: Path) -> Path:
@@ -165,61 +162,45 @@ class Trash:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._wake, self._closing = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="trash", daemon=True)
+        self._deletions: list[subprocess.Popen[bytes]] = []
+        self._lock = threading.Lock()
 
     def open(self) -> None:
-        """Begin to delete, also what an earlier process left."""
-        self._thread.start()
-        self._wake.set()
+        """Begin to delete what an earlier process left."""
+        for path in self._folder.iterdir() if self._folder.is_dir() else ():
+            self._delete(path)
 
     def put(self, path: Path) -> None:
-        """Take a file or folder away at once; its content is deleted later."""
+        """Take a file or folder away at once; its content is deleted in the background."""
         if not os.path.lexists(path):
             return
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path.rename(self._folder / f"{time.time_ns()}-{path.name}")
+            self._delete(path.rename(self._folder / f"{time.time_ns()}-{path.name}"))
         except OSError as error:
             log.debug("cannot rename what is not needed any more", error=error, path=path)
             # It lies on another file system, or nothing can be written.
             remove_workspace(path)
-        self._wake.set()
 
     def close(self, patience_s: float = 0.0) -> None:
         """Delete no more, after this time at most."""
         give_up = time.monotonic() + patience_s
-        while time.monotonic() < give_up and self._thread.is_alive() and self._left():
-            time.sleep(_POLL_S)
-        self._closing.set()
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        for deletion in self._deletions:
+            try:
+                deletion.wait(max(give_up - time.monotonic(), 0))
+            except subprocess.TimeoutExpired:
+                os.killpg(deletion.pid, signal.SIGKILL)
+                deletion.wait()
+        if any(deletion.returncode > 0 for deletion in self._deletions):
+            log.warning("cannot delete what is not needed any more", folder=self._folder)
         # Fails if something is left, which the next start deletes.
         with suppress(OSError):
             self._folder.rmdir()
 
-    def _left(self) -> list[Path]:
-        return sorted(self._folder.iterdir()) if self._folder.is_dir() else []
-
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            self._wake.wait()
-            self._wake.clear()
-            paths = self._left()
-            if paths and not _delete(paths, self._succeeds) and not self._closing.is_set():
-                log.warning("cannot delete what is not needed any more", paths=paths)
-
-    def _succeeds(self, *argv: str | Path) -> bool:
-        """Run a command, which ends when the trash is closed."""
-        process = subprocess.Popen(
-            argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0
-        )
-        while True:
-            with suppress(subprocess.TimeoutExpired):
-                return process.wait(_POLL_S) == 0
-            if self._closing.is_set():
-                process.send_signal(signal.SIGKILL)
+    def _delete(self, path: Path) -> None:
+        with self._lock:
+            self._deletions = [each for each in self._deletions if each.poll() != 0]
+            self._deletions.append(_deletion(path))
 
 
 # Files that an agent, or the setup of its project, could have prepared. No link is followed and
@@ -278,6 +259,6 @@ def excluded(workspace: Path) -> tuple[str, ...]:
     return tuple(_ESCAPE.sub(r"\1", name[1:]) for name in named)
 
 
-def ignore_lines(products: Sequence[str]) -> str:
+def ignore_lines(names: Iterable[str]) -> str:
     """Return the lines by which git ignores these paths."""
-    return "".join(f"/{_SPECIAL.sub(_ESCAPED, name)}\n" for name in products)
+    return "".join(f"/{_SPECIAL.sub(_ESCAPED, name)}\n" for name in names)
