@@ -132,6 +132,11 @@ def planned(action: str, target: str, **details: Any) -> dict[str, Any]:
     return {"action": action, "target": target, **details}
 
 
+def attributes(value: object, *names: str) -> dict[str, Any]:
+    """These attributes of a value as data."""
+    return {name: getattr(value, name) for name in names}
+
+
 def confirm(question: str, refusal: str, *, name: str = "") -> None:
     """Ask on standard error, for yes or for a name; no answer means no, which is refused."""
     try:

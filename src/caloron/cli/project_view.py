@@ -101,21 +101,6 @@ def known_forge(project: ProjectPaths) -> dict[str, str]:
     return UNKNOWN_FORGE | known
 
 
-class ForgeLinks:
-    """The web pages of issues and pull requests, without asking the forge."""
-
-    def __init__(self, project: ProjectPaths) -> None:
-        forge = known_forge(project)
-        self._pages = forge["pages"]
-        self._pull_pages = forge.get("pull_pages", self._pages)
-
-    def issue(self, number: int | None) -> str:
-        return f"{self._pages}{number}" if self._pages and number else ""
-
-    def pull(self, number: int | None) -> str:
-        return f"{self._pull_pages}{number}" if self._pull_pages and number else ""
-
-
 def orphaned_agents(
     project: ProjectPaths, connection: sqlite3.Connection, sprint: str = ""
 ) -> list[dict[str, Any]]:

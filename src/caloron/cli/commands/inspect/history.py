@@ -59,7 +59,14 @@ def history(limit: int, project: str | None) -> Answer:
 
 
 def _record(row: sqlite3.Row, phase: str) -> dict[str, Any]:
-    ended = row["ended_at"]
+    """A row of the output; a sprint has an exit code only once it has ended."""
+    from caloron.domain.model.status import exit_code_for
+
+    ended, outcome, code, reason = row["ended_at"], phase, None, ""
+    if row["phase"] == "ended":
+        reason = row["stopped"] or ""
+        code = exit_code_for(stopped=reason, done=row["done"], total=row["total"])
+        outcome = "discarded" if row["discarded"] else "failed" if code else "ended"
     return {
         "sprint_id": row["id"],
         "number": row["number"],
@@ -70,19 +77,10 @@ def _record(row: sqlite3.Row, phase: str) -> dict[str, Any]:
         "started_at": utc(row["created_at"]),
         "duration_s": round(ended - row["created_at"], 1) if ended else None,
         "adopted": False,
-    } | _outcome(row, phase)
-
-
-def _outcome(row: sqlite3.Row, phase: str) -> dict[str, Any]:
-    """The outcome of a sprint; it has an exit code only once it has ended."""
-    from caloron.domain.model.status import exit_code_for
-
-    reason = row["stopped"] or ""
-    if row["phase"] != "ended":
-        return {"outcome": phase, "exit_code": None, "reason": ""}
-    code = exit_code_for(stopped=reason, done=row["done"], total=row["total"])
-    outcome = "discarded" if row["discarded"] else "failed" if code else "ended"
-    return {"outcome": outcome, "exit_code": code, "reason": reason}
+        "outcome": outcome,
+        "exit_code": code,
+        "reason": reason,
+    }
 
 
 def _imported(sprint: LegacySprint) -> dict[str, Any]:
