@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from caloron.agents.conventions import (
     render,
 )
 from caloron.cli import output
-from caloron.cli.app import Answer, DryRun, Failed, group, planned
+from caloron.cli.app import Answer, DryRun, Failed, attributes, group, planned
 from caloron.cli.project_view import known_forge
 from caloron.errors import AlreadyExists, NotFound, UsageError
 from caloron.git.command import git_process
@@ -106,10 +107,13 @@ def _load(project: str | None) -> Conventions:
 
 def _project_yaml(project: str) -> str | None:
     if is_valid_id(project):
+        # As agents get it: from the forge's main, not from a checkout.
         main = known_forge(find_project(project))["main"]
-        return _on_main(load_project(project).git_here, main)
+        done = git_process(load_project(project).git_here, "show", f"{main}:{PROJECT_FILE}")
+        return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
     directory = Path(project)
-    if not _is_directory(directory):
+    # `Path.is_dir` raises for a name that no directory can have.
+    if not os.path.isdir(directory):  # noqa: PTH112
         raise NotFound(
             f"{project!r} is neither a project nor a directory", hint="caloron projects list"
         )
@@ -124,25 +128,6 @@ def _project_yaml(project: str) -> str | None:
         ) from error
 
 
-def _is_directory(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):
-        # No directory can have this name.
-        return False
-
-
-def _on_main(forge: Path, main: str) -> str | None:
-    """The file as agents get it: from the forge's main, not from a checkout."""
-    done = git_process(forge, "show", f"{main}:{PROJECT_FILE}")
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
-
-
 def _data(conventions: Conventions) -> dict[str, Any]:
-    return {
-        "source": ", ".join(conventions.sources),
-        "organisation": conventions.organisation,
-        "is_empty": conventions.is_empty,
-        "rendered": render(conventions),
-        "warnings": list(conventions.warnings),
-    }
+    data = attributes(conventions, "organisation", "is_empty", "warnings")
+    return data | {"source": ", ".join(conventions.sources), "rendered": render(conventions)}
