@@ -371,7 +371,7 @@ def _verdict(approve: bool, request_changes: str | None, remark: str | None) -> 
 
 
 def _review(forge: Forge, pull: PullSnapshot, verdict: Verdict, body: str) -> ReviewSnapshot:
-    """Write a verdict; an only account may not review its own pull requests, and comments it."""
+    """Write a verdict; as a comment where the only account may not review its own pull requests."""
     by_comment = forge.about().reviews == "comment"
     if by_comment and verdict == "changes_requested":
         key = f"review/{pull.number}/{pull.head}/by-hand/{time.time_ns()}"

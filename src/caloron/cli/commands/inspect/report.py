@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
+from caloron.answers import log_lines
 from caloron.cli import project_view
 from caloron.cli.app import Answer, attributes, command, sprint_argument
 from caloron.cli.format import counted, dollars, local_time
@@ -34,7 +35,6 @@ from caloron.domain.reporting.kpis import (
 from caloron.domain.rules.verdicts import reason_of
 from caloron.durations import span
 from caloron.errors import CaloronError
-from caloron.failures import log_lines
 from caloron.git.checkout import Checkout
 from caloron.git.command import git
 from caloron.git.mirror import Mirror
@@ -152,7 +152,7 @@ def _main_before(state: State, runs: tuple[Run, ...]) -> str:
     return sprint.main_health.baseline or "not verified yet"
 
 
-def _page_of(pages: str, number: int | None) -> str:
+def _web_page(pages: str, number: int | None) -> str:
     """The web page of an issue or a pull request, without asking the forge."""
     return f"{pages}{number}" if pages and number else ""
 
@@ -172,8 +172,8 @@ def _task(
         *("reviews", "review_rounds", "runs", "agent_s", "elapsed_s", "cost_usd", "tokens"),
         "interventions",
         why=_why(state, task, runs, running=is_active) or task.reason,
-        issue_url=_page_of(forge["pages"], task.links.issue),
-        pr_url=_page_of(forge.get("pull_pages", forge["pages"]), number),
+        issue_url=_web_page(forge["pages"], task.links.issue),
+        pr_url=_web_page(forge.get("pull_pages", forge["pages"]), number),
         pr_state=pull.state if pull else None,
         pr_command=f"caloron pr show {number}{reported.flags}" if number else None,
         merge_commit=pull.merge_commit if pull else "",
@@ -437,9 +437,8 @@ def _to_take(paths: ProjectPaths, flags: str) -> list[InboxItem]:
     if not main or not checkout.top.is_dir() or checkout.contains(main):
         return []
     with project_view.read_ledger(paths.name) as (_, connection):
-        sprint = next(
-            iter(run_history.merging_sprints(connection, 1)), ""
-        ) or run_history.find_sprint(connection)
+        merged = run_history.merging_sprints(connection, 1)
+        sprint = merged[0] if merged else run_history.find_sprint(connection)
     why = f"merged work is not in the branch that is checked out in {repository}"
     return [InboxItem(kind="take", sprint=sprint, why=why, commands=(f"caloron take{flags}",))]
 

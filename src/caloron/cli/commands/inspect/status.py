@@ -252,9 +252,9 @@ def why(task: str | None, project: str | None) -> Answer:
       caloron why fix-login
     """
     # `status` does not need these, and has to start fast.
+    from caloron.answers import log_lines
     from caloron.domain.reporting.explain import why as reason_of
     from caloron.domain.reporting.explain import why_sprint
-    from caloron.failures import log_lines
     from caloron.ledger.reading import light_state, read_outage
 
     paths = locate.find_project(project)

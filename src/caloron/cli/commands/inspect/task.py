@@ -15,7 +15,7 @@ import click
 
 from caloron.agents.clis.registry import line_formatter
 from caloron.answers import closing_words, feedback_in
-from caloron.cli.app import Answer, command, sprint_name, sprint_option
+from caloron.cli.app import Answer, attributes, command, sprint_name, sprint_option
 from caloron.cli.format import one_line, utc
 from caloron.cli.project_view import require_ledger
 from caloron.cli.render import aligned, fitted
@@ -259,16 +259,13 @@ def _trace_attempt(run: Run, paths: ProjectPaths) -> dict[str, Any]:
     """One attempt with its outcome."""
     ended, finished = run.end != "running", run.end in ("done", "failed")
     return {
-        "item": run.item,
-        "role": run.role,
-        "attempt": run.attempt,
+        **attributes(run, "item", "role", "attempt"),
         "started_at": _iso(_ms(run.started_at)),
         "ended_at": _iso(_ms(run.started_at + run.seconds)) if ended else None,
         "duration_s": round(run.seconds, 1) if ended else None,
         "exit_code": run.exit_code if finished else None,
         "cost_usd": round(run.usd, 4),
-        "tokens": run.tokens,
-        "model": run.model,
+        **attributes(run, "tokens", "model"),
         # The folder of each claim has its token's number, which is not the attempt's.
         "logs": str(paths.runs / run.item / str(run.token or "")),
     }

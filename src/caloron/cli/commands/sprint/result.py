@@ -116,7 +116,7 @@ def _without_plan(state: State) -> PreconditionFailed:
     """The sprint ended before its tasks: main is red, or there is no plan."""
     sprint = state.sprint
     if sprint.planning.failure_kind == "red_main":
-        from caloron.failures import log_lines
+        from caloron.answers import log_lines
 
         printed = [f"  | {line}" for line in log_lines(sprint.planning.failure_log)]
         return PreconditionFailed(
