@@ -52,7 +52,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "discard": ("sprint.discard:discard", "Cancel what is left of a sprint."),
     "report": ("inspect.report:report", "Show the report of a sprint."),
     "inbox": ("inspect.report:inbox", "List what needs you, with the commands for it."),
-    "history": ("inspect.history:history", "List the sprints so far."),
+    "history": ("inspect.status:history", "List the sprints so far."),
     "show": ("inspect.outcome:show", "Show one sprint with each of its tasks."),
     "metrics": ("inspect.outcome:metrics", "Show the numbers of all sprints together."),
     "retro": ("inspect.outcome:retro", "Show the retro of a sprint."),

@@ -60,24 +60,15 @@ def _imported(paths: ProjectPaths, name: str) -> dict[str, Any] | None:
     """A sprint imported from an older version; only its summary is available."""
     with reading.ledger_if_any(paths) as connection:
         sprint = find_legacy_sprint(paths, connection, name)
-    if sprint is None:
-        return None
-    data, summary = imported_sprint(sprint)
-    failed = f"it ended with exit code {summary.exit_code}" if summary.exit_code else ""
-    unknown = ("work_time_s", "human_acts", "tests_passing", "review_cycles", "cost_usd", "tokens")
-    return data | {
-        "phase": "failed" if failed else "ended",
-        "stopped": failed,
-        "completed_at": summary.completed_at or None,
-        "duration_s": summary.duration_s,
-        "failed_tasks": summary.failed,
-        "avg_clarity": summary.clarity,
-        "supervisor_events": summary.interventions,
-        **dict.fromkeys(unknown),
-        "tools_used": dict.fromkeys(summary.tools, 1),
-        "blockers": list(summary.blockers),
-        "tasks": [],
-    }
+    return None if sprint is None else imported_sprint(sprint, *_FIELDS)
+
+
+_FIELDS = (
+    *("sprint_id", "number", "goal", "phase", "stopped", "completed_at", "duration_s"),
+    *("work_time_s", "total_tasks", "completed_tasks", "failed_tasks", "avg_clarity"),
+    *("supervisor_events", "human_acts", "tests_passing", "review_cycles", "cost_usd", "tokens"),
+    *("tools_used", "blockers", "tasks", "adopted"),
+)
 
 
 def _record(figures: run_history.Figures) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`caloron status` and `caloron why`: where the project stands.
+"""`caloron status`, `why` and `history`: where the project stands, and its sprints so far.
 
 People and scripts call them all day, so they read the tables of the ledger and import little: no
 YAML, no rules, no terminal library.
@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from caloron.cli import project_view
+from caloron.cli import output, project_view
 from caloron.cli.app import Answer, command
 from caloron.cli.format import local_time, one_line, utc
-from caloron.cli.render import aligned
+from caloron.cli.render import aligned, cropped, screen_width
+from caloron.durations import span
 from caloron.errors import NotFound
 from caloron.ids import sprint_number
 from caloron.ledger import locate, reading
@@ -78,7 +79,9 @@ def _project(paths: locate.ProjectPaths) -> dict[str, Any]:
         earlier = legacy_sprints(paths, connection, 1)
     data["total_sprints"] += earlier.total
     if data["last_sprint"] is None and earlier.sprints:
-        data["last_sprint"] = _DEFAULTS | project_view.imported_sprint(earlier.sprints[0])[0]
+        data["last_sprint"] = _DEFAULTS | project_view.imported_sprint(
+            earlier.sprints[0], *_IMPORTED
+        )
     if who is not None:
         data["held_by"] = {key: who.get(key) for key in ("pid", "host", "started_at")}
         name = str(who.get("sprint") or "")
@@ -135,6 +138,7 @@ _DEFAULTS: dict[str, Any] = {
     "running": [],
     "adopted": False,
 }
+_IMPORTED = ("sprint_id", "number", "goal", "completed_tasks", "total_tasks", "adopted")
 
 
 def _sprint(
@@ -305,3 +309,105 @@ def why(task: str | None, project: str | None) -> Answer:
     if stopped and not running:
         lines.append(f"The sprint is stopped; continue it: caloron resume {state.sprint.id}")
     return Answer(data, lines or "Every task is done.")
+
+
+@command(project=True)
+@click.option(
+    "--limit",
+    "-n",
+    type=click.IntRange(1, 10**9),
+    metavar="N",
+    default=20,
+    show_default=True,
+    help="Maximum number of sprints.",
+)
+def history(limit: int, project: str | None) -> Answer:
+    """List the sprints of the project, newest first.
+
+    Example:
+      caloron history --limit 5
+    """
+    paths = locate.find_project(project)
+    rows: list[dict[str, Any]] = []
+    total, running = 0, (holder(paths.engine_lock) or {}).get("sprint", "")
+    with reading.ledger_if_any(paths) as connection:
+        if connection is not None:
+            total = reading.value(connection, "sprint_count")
+            orphaned = {
+                agent["sprint_id"] for agent in project_view.orphaned_agents(paths, connection)
+            }
+            for row in reading.rows(connection, "history", limit=limit):
+                is_running, has_orphans = row["id"] == running, row["id"] in orphaned
+                phase = project_view.display_phase(
+                    row["phase"], running=is_running, orphans=has_orphans
+                )
+                rows.append(_history_row(row, phase))
+        earlier = legacy_sprints(paths, connection, limit)
+    if earlier.problem:
+        output.note(f"warning: {earlier.problem}")
+    if earlier.sprints:
+        rows += [project_view.imported_sprint(sprint, *_ROW) for sprint in earlier.sprints]
+        rows = sorted(rows, key=lambda row: -row["number"])[:limit]
+        total += earlier.total
+    data = {"project": paths.name, "total": total, "sprints": rows}
+    return Answer(
+        data, lambda: [line for row in rows for line in _history_lines(row)] or "No sprint yet."
+    )
+
+
+_ROW = (
+    *("sprint_id", "number", "goal", "phase", "completed_tasks", "total_tasks", "started_at"),
+    *("duration_s", "adopted", "outcome", "exit_code", "reason"),
+)
+
+
+def _history_row(row: sqlite3.Row, phase: str) -> dict[str, Any]:
+    """A row of the output; a sprint has an exit code only once it has ended."""
+    from caloron.domain.model.status import exit_code_for
+
+    ended, outcome, code, reason = row["ended_at"], phase, None, ""
+    if row["phase"] == "ended":
+        reason = row["stopped"] or ""
+        code = exit_code_for(stopped=reason, done=row["done"], total=row["total"])
+        outcome = "discarded" if row["discarded"] else "failed" if code else "ended"
+    return {
+        "sprint_id": row["id"],
+        "number": row["number"],
+        "goal": row["goal"],
+        "phase": row["phase"],
+        "completed_tasks": row["done"],
+        "total_tasks": row["total"],
+        "started_at": utc(row["created_at"]),
+        "duration_s": round(ended - row["created_at"], 1) if ended else None,
+        "adopted": False,
+        "outcome": outcome,
+        "exit_code": code,
+        "reason": reason,
+    }
+
+
+def _history_lines(row: dict[str, Any]) -> list[str]:
+    took = "" if row["duration_s"] is None else f", {span(row['duration_s'])}"
+    goal = _cut(row["goal"])
+    done = f"#{row['number']} {row['completed_tasks']}/{row['total_tasks']} tasks"
+    lines = [
+        f"{done}, {_outcome_text(row)}{took}{' (imported)' if row['adopted'] else ''}",
+        f"   {goal}",
+    ]
+    if row["reason"]:
+        lines.append(f"   {_cut(row['reason'])}")
+    return lines
+
+
+def _cut(text: str) -> str:
+    """One line; on a terminal no longer than the screen, with an ellipsis where it was cut."""
+    line = one_line(text)
+    return cropped(line, screen_width() - 3).rstrip() if output.is_terminal() else line
+
+
+def _outcome_text(row: dict[str, Any]) -> str:
+    if row["outcome"] == "failed":
+        return f"failed (exit code {row['exit_code']})"
+    if row["outcome"] in ("stopped", project_view.WITHOUT_ENGINE):
+        return f"{row['outcome']} (continue: caloron resume {row['sprint_id']})"
+    return str(row["outcome"])
