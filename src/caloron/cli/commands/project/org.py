@@ -22,7 +22,7 @@ from caloron.cli.project_view import known_forge
 from caloron.errors import AlreadyExists, NotFound, UsageError
 from caloron.git.command import git_process
 from caloron.ids import is_valid_id
-from caloron.ledger.locate import find_project, home
+from caloron.ledger.locate import home
 from caloron.ledger.projects import load_project
 from caloron.store.files import write_atomic
 
@@ -101,23 +101,23 @@ def validate(project: str | None) -> Answer:
 def _load(project: str | None) -> Conventions:
     if project is None:
         return load(home())
-    work_dir = load_project(project).workspace if is_valid_id(project) else None
-    return load(home(), _project_yaml(project), work_dir)
+    if not is_valid_id(project):
+        return load(home(), _file_in(project))
+    loaded = load_project(project)
+    # As agents get it: from the forge's main, not from a checkout.
+    file = f"{known_forge(loaded)['main']}:{PROJECT_FILE}"
+    done = git_process(loaded.git_here, "show", file)
+    text = done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
+    return load(home(), text, loaded.workspace)
 
 
-def _project_yaml(project: str) -> str | None:
-    if is_valid_id(project):
-        # As agents get it: from the forge's main, not from a checkout.
-        main = known_forge(find_project(project))["main"]
-        done = git_process(load_project(project).git_here, "show", f"{main}:{PROJECT_FILE}")
-        return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
-    directory = Path(project)
+def _file_in(directory: str) -> str | None:
     # `Path.is_dir` raises for a name that no directory can have.
     if not os.path.isdir(directory):  # noqa: PTH112
         raise NotFound(
-            f"{project!r} is neither a project nor a directory", hint="caloron projects list"
+            f"{directory!r} is neither a project nor a directory", hint="caloron projects list"
         )
-    file = directory / PROJECT_FILE
+    file = Path(directory) / PROJECT_FILE
     try:
         return file.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:

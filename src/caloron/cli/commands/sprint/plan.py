@@ -92,8 +92,6 @@ class PlanEditor:
             self._open(before)
             try:
                 edited = self._read()
-            except FileNotFoundError:
-                edited = None
             except PlanProblem as problem:
                 if not self._again(problem):
                     return None
@@ -112,8 +110,6 @@ class PlanEditor:
         """True if there is an edit that is not recorded yet."""
         try:
             return self._read() not in (None, plan)
-        except FileNotFoundError:
-            return False
         except PlanProblem:
             return True
 
@@ -130,8 +126,8 @@ class PlanEditor:
         )
 
     def _read(self) -> tuple[PlannedTask, ...] | None:
-        """The tasks in the file; None if it is empty."""
-        data = self.file.read_bytes()
+        """The tasks in the file; None if it is empty or does not exist."""
+        data = self.file.read_bytes() if self.file.exists() else b""
         if len(data) > MAX_PLAN_BYTES:
             raise PlanProblem([f"it has {len(data)} bytes; at most {MAX_PLAN_BYTES} are allowed"])
         try:
