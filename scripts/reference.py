@@ -5,17 +5,14 @@ Both are made from the very objects that parse the command line.
 
 from __future__ import annotations
 
-import inspect
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 
 from caloron.cli.app import EXIT_CODES
-from caloron.cli.commands.meta import Leaf, describe, leaves
+from caloron.cli.commands.meta import Leaf, explained, leaves, summary
 
 FILE = Path(__file__).parents[1] / "docs" / "reference.md"
 MANUAL = FILE.with_name("commands.md")
@@ -39,21 +36,19 @@ exit codes are in the [reference](reference.md).
 
 def commands() -> str:
     rows = ["| command | does |", "|---|---|"]
-    for command in describe()["commands"]:
-        rows += _rows(command, "")
+    for words, command in leaves():
+        if not isinstance(command, click.Group):
+            usage = " ".join((*words, *_arguments(command)))
+            place = f"{MANUAL.name}#caloron-{'-'.join(words)}"
+            rows.append(f"| [`{usage}`]({place}) | {summary(command)} |")
     return "\n".join(rows)
 
 
-def _rows(command: dict[str, Any], before: str) -> list[str]:
-    name = f"{before}{command['name']}"
-    if command["subcommands"]:
-        return [row for sub in command["subcommands"] for row in _rows(sub, f"{name} ")]
-    words = [name]
-    for argument in command["arguments"]:
-        shown = argument["name"].upper().removesuffix("_ID")
-        words.append(shown if argument["required"] else f"[{shown}]")
-    place = f"{MANUAL.name}#caloron-{name.replace(' ', '-')}"
-    return [f"| [`{' '.join(words)}`]({place}) | {command['description']} |"]
+def _arguments(command: click.Command) -> Iterator[str]:
+    for argument in command.params:
+        if isinstance(argument, click.Argument):
+            shown = str(argument.name).upper().removesuffix("_ID")
+            yield shown if argument.required else f"[{shown}]"
 
 
 def exit_codes() -> str:
@@ -70,7 +65,7 @@ def manual() -> str:
 def _entry(leaf: Leaf) -> str:
     command, name = leaf.command, " ".join(("caloron", *leaf.words))
     usage = " ".join(command.collect_usage_pieces(click.Context(command, info_name=name)))
-    paragraphs, examples = _explained(command)
+    paragraphs, examples = explained(command)
     parts = [f"## {name}", *paragraphs, f"```text\n{name} {usage}\n```"]
     options = [o for o in command.params if isinstance(o, click.Option) and not o.hidden]
     own = [o for o in options if max(o.opts, key=len) not in _COMMON]
@@ -80,17 +75,6 @@ def _entry(leaf: Leaf) -> str:
     if examples:
         parts.append("\n".join(("```sh", *examples, "```")))
     return "\n\n".join(parts) + "\n"
-
-
-def _explained(command: click.Command) -> tuple[list[str], list[str]]:
-    """The paragraphs of a command's help, and the lines of its examples."""
-    paragraphs: list[str] = []
-    for part in re.split(r"\n\s*\n", inspect.cleandoc(command.help or "")):
-        lines = [line.strip() for line in part.splitlines() if line.strip() != "\b"]
-        if re.fullmatch(r"Examples?:", lines[0]):
-            return paragraphs, lines[1:]
-        paragraphs.append("\n".join(lines))
-    return paragraphs, []
 
 
 def _names(option: click.Option) -> str:

@@ -325,10 +325,28 @@ def expand(shape: Any) -> dict[str, Any]:
     }
 
 
+def _envelope(*required: str, ok: bool, **fields: dict[str, Any]) -> dict[str, Any]:
+    """One form of the envelope, with these fields besides the common ones."""
+    common = {"command": {"type": "string"}, "meta": {"$ref": "#/$defs/meta"}}
+    return {
+        "type": "object",
+        "properties": {"ok": {"const": ok}, **common, **fields},
+        "required": ["ok", "command", *required, "meta"],
+        "additionalProperties": False,
+    }
+
+
 def schema() -> dict[str, Any]:
     """The whole file."""
-    answers = [{"$ref": f"#/$defs/{name}"} for name in ("success", "dry_run", "failure")]
-    common = {"command": {"type": "string"}, "meta": {"$ref": "#/$defs/meta"}}
+    data: dict[str, Any] = {"type": "object"}
+    actions = {"type": "array", "items": {"$ref": "#/$defs/planned_action"}}
+    envelopes = {
+        "success": _envelope("data", ok=True, data=data),
+        "dry_run": _envelope(
+            "dry_run", "planned_actions", ok=True, dry_run={"const": True}, planned_actions=actions
+        ),
+        "failure": _envelope("error", ok=False, data=data, error={"$ref": "#/$defs/error"}),
+    }
     by_command = [
         {
             "if": {"properties": {"command": {"const": name}}, "required": ["data"]},
@@ -339,40 +357,10 @@ def schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"What `caloron … --output json` prints: one envelope (`meta.schema` {SCHEMA})",
-        "oneOf": answers,
+        "oneOf": [{"$ref": f"#/$defs/{name}"} for name in envelopes],
         "allOf": by_command,
         "$defs": {
-            "success": {
-                "type": "object",
-                "properties": {"ok": {"const": True}, **common, "data": {"type": "object"}},
-                "required": ["ok", "command", "data", "meta"],
-                "additionalProperties": False,
-            },
-            "dry_run": {
-                "type": "object",
-                "properties": {
-                    "ok": {"const": True},
-                    **common,
-                    "dry_run": {"const": True},
-                    "planned_actions": {
-                        "type": "array",
-                        "items": {"$ref": "#/$defs/planned_action"},
-                    },
-                },
-                "required": ["ok", "command", "dry_run", "planned_actions", "meta"],
-                "additionalProperties": False,
-            },
-            "failure": {
-                "type": "object",
-                "properties": {
-                    "ok": {"const": False},
-                    **common,
-                    "data": {"type": "object"},
-                    "error": {"$ref": "#/$defs/error"},
-                },
-                "required": ["ok", "command", "error", "meta"],
-                "additionalProperties": False,
-            },
+            **envelopes,
             **{name: expand(shape) for name, shape in _DEFINITIONS.items()},
             **{f"data.{name}": expand(shape) for name, shape in COMMANDS.items()},
         },

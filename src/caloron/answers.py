@@ -1,7 +1,8 @@
-"""The closing words of an agent's answer: the line that people and later prompts see.
+"""The lines of a program's output that people and later prompts see.
 
-An answer ends with the feedback block that every prompt asks for, a planner's with a code fence,
-and the output of an agent CLI may be JSON. None of these describes the result of the work.
+The closing words of an agent's answer: it ends with the feedback block that every prompt asks for,
+a planner's with a code fence, and the output of an agent CLI may be JSON; none of these describes
+the result of the work. And the output of a failed verification, shortened.
 Standard library only: the shim of every attempt uses it.
 """
 
@@ -10,7 +11,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+#: The end of an answer or a log that is read: characters, or bytes.
 _TAIL = 1 << 16
 _LONGEST = 500
 #: At most this many lines are tried as the beginning of a JSON value, because each try costs time.
@@ -127,3 +130,59 @@ def _starts_block(line: str) -> re.Match[str] | None:
     """Match the first line of a block without its head, by a key that only a block has."""
     match = _KEY.match(line)
     return match if match and match[1].lower() not in ("notes", "blockers") else None
+
+
+_LINES = 15
+_NAMED = 3
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+#: Rulers that test runners draw: whole lines, and both ends of a summary.
+_RULER = re.compile(r"^[=_*~─━-]{4,}\s*|\s*[=_*~─━-]{4,}$")
+#: The lines in which test runners name a failed test.
+_FAILED = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"(?:FAILED|ERROR) (\S+::.+?)(?: - .*)?",  # pytest
+        r"(?:FAIL|ERROR): (\S+(?: \([\w.]+\))?)(?:\s.*)?",  # unittest
+        r"\s*--- FAIL: (\S+)(?: \(.*\))?",  # go
+        r"test (\S+) \.\.\. FAILED",  # cargo
+        r"not ok \d+ (?:- )?(.+?)(?: # .*)?",  # TAP, node --test
+        r"\s*(?:✖|✗|✘|\u00d7|●) (.+?)(?: \(?[\d.]+ ?m?s\)?)?",  # node, jest, vitest, ava
+    )
+)
+
+
+def failure_line(printed: str) -> str:
+    """Return one line about a failed verification: its last line and the failed tests."""
+    lines = last_lines(printed, count=None)
+    last = lines[-1] if lines else ""
+    names = list(dict.fromkeys(name for line in lines if (name := _failed_test(line))))
+    if not names:
+        return last[:_LONGEST]
+    shown = ", ".join(names[:_NAMED])
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    summary = f"{last}: " if _failed_test(last) is None and not last.startswith("FAIL") else ""
+    return f"{summary}{shown}{more}"[:_LONGEST]
+
+
+def last_lines(printed: str, count: int | None = _LINES) -> list[str]:
+    """Return the last lines that are not empty, without colours and rulers."""
+    plain = (_RULER.sub("", _COLOUR.sub("", line)).rstrip() for line in printed.splitlines())
+    lines = [line for line in plain if line.strip()]
+    return lines if count is None else lines[-count:]
+
+
+def log_lines(log: str) -> list[str]:
+    """Return the last lines of a log; none if it was removed."""
+    try:
+        with Path(log).open("rb") as file:
+            file.seek(max(file.seek(0, 2) - _TAIL, 0))
+            return last_lines(file.read().decode("utf-8", "replace"))
+    except OSError:
+        # The log was removed; the failure is known without it.
+        return []
+
+
+def _failed_test(line: str) -> str | None:
+    matches = (match for form in _FAILED if (match := form.fullmatch(line)))
+    match = next(matches, None)
+    return match[1].strip() if match else None

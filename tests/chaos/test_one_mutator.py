@@ -29,7 +29,7 @@ MUTATIONS = {
 CHANGES, EXECUTOR = "engine/forge/operations.py", "engine/forge/executor.py"
 #: Acts of people, the first commit of an empty repository, the forge itself, code for tests.
 EXCEPTED = (
-    "cli/commands/project/remote.py",
+    "cli/commands/project/init.py",
     "cli/commands/forge.py",
     "forge/",
     "testing/",

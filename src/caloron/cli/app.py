@@ -52,7 +52,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "discard": ("sprint.discard:discard", "Cancel what is left of a sprint."),
     "report": ("inspect.report:report", "Show the report of a sprint."),
     "inbox": ("inspect.report:inbox", "List what needs you, with the commands for it."),
-    "history": ("inspect.history:history", "List the sprints so far."),
+    "history": ("inspect.status:history", "List the sprints so far."),
     "show": ("inspect.outcome:show", "Show one sprint with each of its tasks."),
     "metrics": ("inspect.outcome:metrics", "Show the numbers of all sprints together."),
     "retro": ("inspect.outcome:retro", "Show the retro of a sprint."),
@@ -130,6 +130,11 @@ class DryRun:
 def planned(action: str, target: str, **details: Any) -> dict[str, Any]:
     """One action of a dry run."""
     return {"action": action, "target": target, **details}
+
+
+def attributes(value: object, *names: str) -> dict[str, Any]:
+    """These attributes of a value as data."""
+    return {name: getattr(value, name) for name in names}
 
 
 def confirm(question: str, refusal: str, *, name: str = "") -> None:

@@ -120,14 +120,6 @@ def failure(
     _print_envelope(envelope)
 
 
-def stopped(message: str, *, resume: str, data: Mapping[str, Any]) -> None:
-    """Print that a person stopped the sprint; for people that is no error."""
-    if wants_json():
-        failure(current_command(), "STOPPED", message, hint=resume, data=data)
-    else:
-        _print(printable(f"{message}.\nContinue with: {resume}"))
-
-
 def note(text: str) -> None:
     """Print a note on standard error, whatever the output format."""
     from caloron.cli.render import fitted

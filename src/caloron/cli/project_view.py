@@ -8,6 +8,7 @@ import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,6 @@ from caloron.store.database import is_damage, open_read_only, store_error
 from caloron.store.lock import ProcessLock, holder
 
 if TYPE_CHECKING:
-    from caloron.domain.compat.legacy_sprints import LegacySummary
     from caloron.domain.model.sprint import State
     from caloron.domain.reporting.inbox import InboxItem
     from caloron.ledger.projects import Project
@@ -77,20 +77,43 @@ def _refuse_imported(project: ProjectPaths, sprint: str | None) -> None:
     )
 
 
-def imported_sprint(sprint: LegacySprint) -> tuple[dict[str, Any], LegacySummary]:
-    """The common fields of a sprint imported from an older version, and its summary."""
+def imported_sprint(sprint: LegacySprint, *fields: str) -> dict[str, Any]:
+    """These fields of a sprint imported from an older version; null: it was not recorded."""
     from caloron.domain.compat.legacy_sprints import summary_of
 
     summary = summary_of(sprint.record)
-    data = {
+    outcome = "failed" if summary.exit_code else "ended"
+    known: dict[str, Any] = {
         "sprint_id": sprint.id,
         "number": sprint.number,
         "goal": summary.goal,
+        "phase": outcome,
+        "outcome": outcome,
+        "exit_code": summary.exit_code,
+        "reason": "",
+        "stopped": f"it ended with exit code {summary.exit_code}" if summary.exit_code else "",
+        "started_at": _began(summary.completed_at, summary.duration_s),
+        "completed_at": summary.completed_at or None,
+        "duration_s": summary.duration_s,
         "completed_tasks": summary.completed,
         "total_tasks": summary.total,
+        "failed_tasks": summary.failed,
+        "avg_clarity": summary.clarity,
+        "supervisor_events": summary.interventions,
+        "tools_used": dict.fromkeys(summary.tools, 1),
+        "blockers": list(summary.blockers),
+        "tasks": [],
         "adopted": True,
     }
-    return data, summary
+    return {name: known.get(name) for name in fields}
+
+
+def _began(completed_at: str, duration_s: float) -> str | None:
+    try:
+        ended = datetime.fromisoformat(completed_at)
+        return (ended - timedelta(seconds=duration_s)).isoformat(timespec="seconds")
+    except (ValueError, OverflowError):
+        return None
 
 
 def known_forge(project: ProjectPaths) -> dict[str, str]:
@@ -99,21 +122,6 @@ def known_forge(project: ProjectPaths) -> dict[str, str]:
         recorded = reading.value(connection, "kv", key="forge") if connection else None
     known: dict[str, str] = json.loads(recorded) if recorded else {}
     return UNKNOWN_FORGE | known
-
-
-class ForgeLinks:
-    """The web pages of issues and pull requests, without asking the forge."""
-
-    def __init__(self, project: ProjectPaths) -> None:
-        forge = known_forge(project)
-        self._pages = forge["pages"]
-        self._pull_pages = forge.get("pull_pages", self._pages)
-
-    def issue(self, number: int | None) -> str:
-        return f"{self._pages}{number}" if self._pages and number else ""
-
-    def pull(self, number: int | None) -> str:
-        return f"{self._pull_pages}{number}" if self._pull_pages and number else ""
 
 
 def orphaned_agents(

@@ -299,18 +299,14 @@ def as_text(page: Page) -> str:
         lines.append(f"  {one_line(page.lead)}")
     for section in _filled(page):
         lines += ["", section.heading]
-        lines += _table(section.rows)
+        if len(section.rows) > 1:
+            lines += aligned([[one_line(cell) for cell in row] for row in section.rows], indent=2)
         for item in section.items:
             lines.append(f"  {one_line(item.text)}")
             lines += [f"      $ {printable(command)}" for command in item.commands]
             lines += [f"      {printable(file)}" for file in item.files]
             lines += [f"      | {printable(line)}" for line in item.printed]
     return fitted("\n".join(lines))
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    cells = [[one_line(cell) for cell in row] for row in rows]
-    return aligned(cells, indent=2) if len(rows) > 1 else []
 
 
 def as_markdown(page: Page) -> str:
@@ -395,17 +391,12 @@ def as_html(page: Page) -> str:
 def _html_table(rows: Sequence[Sequence[str]]) -> list[str]:
     if len(rows) < 2:
         return []
-    tags = ("th", *["td"] * (len(rows) - 1))
-    return ["<table>", *map(_html_row, tags, rows), "</table>"]
-
-
-def _html_row(tag: str, cells: Sequence[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{_html_cell(cell)}</{tag}>' for cell in cells)}</tr>"
-
-
-def _html_cell(cell: str) -> str:
-    text = _safe(cell)
-    return _html_link(text, cell.file) if isinstance(cell, Linked) else text
+    lines, tag = ["<table>"], "th"
+    for row in rows:
+        texts = [_html_link(_safe(c), c.file) if isinstance(c, Linked) else _safe(c) for c in row]
+        lines.append("<tr>" + "".join(f"<{tag}>{text}</{tag}>" for text in texts) + "</tr>")
+        tag = "td"
+    return [*lines, "</table>"]
 
 
 def _html_link(text: str, file: str) -> str:
@@ -438,8 +429,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _fits(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
     values = [row.get(name) for row in rows]
-    parts = [part for value in values for part in (value if isinstance(value, list) else [value])]
-    return not any(isinstance(part, Mapping | list) for part in parts)
+    parts = [p for value in values for p in (value if isinstance(value, list | tuple) else [value])]
+    return not any(isinstance(part, Mapping | list | tuple) for part in parts)
 
 
 def _cell(value: Any) -> str:
@@ -447,7 +438,7 @@ def _cell(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     return one_line(text, _WIDEST_CELL)
 
 

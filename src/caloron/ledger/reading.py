@@ -121,10 +121,12 @@ def outage_key(sprint: str) -> str:
 
 def read_outage(connection: sqlite3.Connection, sprint: str) -> Outage | None:
     """Return the outage of the forge that the last engine reported, if it still lasts."""
+    stored = _value(connection, outage_key(sprint))
+    if not stored:
+        return None
     from caloron.domain.reporting.waiting import Outage
 
-    stored = _value(connection, outage_key(sprint))
-    return Outage(*json.loads(stored)) if stored else None
+    return Outage(*json.loads(stored))
 
 
 class _Row(SimpleNamespace):

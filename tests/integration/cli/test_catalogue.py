@@ -86,15 +86,8 @@ def test_a_late_tick_is_refused_and_changes_nothing(run: Any, shop: Path) -> Non
     before = sprint.ledger.load(sprint.id)
     late = {name: answer[name] for name in ("state", "now", "loaded")}
     value = {"sprint_id": sprint.id, "tick_result": late}
-    run.refused(
-        12,
-        "changed by another tick",
-        "stage",
-        "run",
-        "save_tick_state",
-        "--input",
-        json.dumps(value),
-    )
+    line = ("stage", "run", "save_tick_state", "--input", json.dumps(value))
+    run.refused(12, "changed by another tick", *line)
     assert sprint.ledger.load(sprint.id).version == before.version
     sprint.ledger.close()
 
@@ -176,16 +169,12 @@ def test_a_repository_is_described_from_its_own_commits(run: Any, sprinted: Path
 
 def test_an_unreachable_forge_is_a_failure_and_never_an_empty_answer(run: Any) -> None:
     value = {"host": "http://127.0.0.1:9", "repo": "a/b", "token_env": "NO_SUCH_TOKEN"}
-    code, answer = run("stage", "run", "github_poll_events", "--input", json.dumps(value))
-    assert (code, answer["error"]["code"]) == (12, "GRAPH_FAILED")
+    run.refused(12, "", "stage", "run", "github_poll_events", "--input", json.dumps(value))
 
 
 def test_repeated_runs_of_a_graph_open_one_issue(run: Any, sprinted: Path) -> None:
-    answer = {
-        "title": "A wish",
-        "body": "please <!-- caloron:issue/demo-1/a -->",
-        "labels": ["wish"],
-    }
+    body = "please <!-- caloron:issue/demo-1/a -->"
+    answer = {"title": "A wish", "body": body, "labels": ["wish"]}
     first = _stage(run, "github_create_issue", **answer)
     assert _stage(run, "github_create_issue", **answer) == first
     other = _stage(run, "github_create_issue", **answer, key="monday")
@@ -201,9 +190,8 @@ def test_repeated_runs_of_a_graph_open_one_issue(run: Any, sprinted: Path) -> No
 
 def test_repeated_runs_of_a_graph_add_one_comment_and_one_label(run: Any, sprinted: Path) -> None:
     reply = {"issue_number": 1, "body": "hello"}
-    assert _stage(run, "github_post_comment", **reply) == _stage(
-        run, "github_post_comment", **reply
-    )
+    written = [_stage(run, "github_post_comment", **reply) for _ in range(2)]
+    assert written[0] == written[1]
     for _ in range(2):
         label = {"issue_number": 1.0, "label": "seen"}
         assert _stage(run, "github_add_label", **label) == {"ok": True, "error": None}
@@ -237,12 +225,5 @@ def test_a_graph_merges_a_pull_request_or_reports_why_it_cannot(run: Any, sprint
 
 def test_an_empty_comment_is_refused_before_anything_is_written(run: Any, sprinted: Path) -> None:
     value = {"host": "local", "repo": "demo", "issue_number": 1, "body": " "}
-    run.refused(
-        12,
-        "the comment on #1 is empty",
-        "stage",
-        "run",
-        "github_post_comment",
-        "--input",
-        json.dumps(value),
-    )
+    line = ("stage", "run", "github_post_comment", "--input", json.dumps(value))
+    run.refused(12, "the comment on #1 is empty", *line)

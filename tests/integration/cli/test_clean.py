@@ -157,11 +157,9 @@ def test_without_yes_it_asks_and_shows_sizes(old: Path, monkeypatch, capsys) -> 
 
 def test_a_task_whose_logs_were_removed_is_not_reported_as_never_run(run, old: Path) -> None:
     assert run("clean", "--yes")[0] == 0
-    code, answer = run("logs", "a", "--sprint", "1")
-    assert code == 3
-    assert "removed by" in answer["error"]["message"]
-    assert answer["error"]["hint"].endswith("caloron trace a --sprint demo-1")
-    assert "nothing has run" in run("logs", "ghost", "--sprint", "1")[1]["error"]["message"]
+    error = run.refused(3, "removed by", "logs", "a", "--sprint", "1")
+    assert error["hint"].endswith("caloron trace a --sprint demo-1")
+    run.refused(3, "nothing has run", "logs", "ghost", "--sprint", "1")
 
 
 def test_a_sprint_without_a_plan_keeps_its_logs_until_it_is_discarded(

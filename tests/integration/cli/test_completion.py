@@ -10,20 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from caloron.cli.app import main
-
 _CALORON = """#!/bin/sh
 exec "{python}" -m caloron.cli "$@"
 """
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_accepts_its_script(shell: str, run, capsys, tmp_path: Path) -> None:
+def test_each_shell_accepts_its_script(shell: str, run, tmp_path: Path) -> None:
     answer = run.data("completion", shell)
     assert "_CALORON_COMPLETE" in answer["script"]
-    assert main(["completion", shell]) == 0
     script = tmp_path / "script"
-    script.write_text(capsys.readouterr().out)
+    script.write_text(run.text("completion", shell))
     if shutil.which(shell):
         subprocess.run([shell, "-n", str(script)], check=True)
 
@@ -41,9 +38,8 @@ def test_an_unsupported_shell_is_refused(run) -> None:
         ("caloron status --output ", {"text", "json", "table"}),
     ],
 )
-def test_bash_completes_commands_options_and_values(line, expected, capsys, tmp_path) -> None:
-    assert main(["completion", "bash"]) == 0
-    (tmp_path / "script").write_text(capsys.readouterr().out)
+def test_bash_completes_commands_options_and_values(line, expected, run, tmp_path) -> None:
+    (tmp_path / "script").write_text(run.text("completion", "bash"))
     program = tmp_path / "bin" / "caloron"
     program.parent.mkdir()
     program.write_text(_CALORON.format(python=sys.executable))

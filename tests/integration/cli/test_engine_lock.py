@@ -85,11 +85,8 @@ def test_a_lock_ends_with_its_process(path, other):
     ProcessLock(path).acquire("shop-4")
 
 
-def test_a_lock_that_was_never_taken_has_no_holder(path):
+def test_a_lock_has_a_holder_only_while_it_is_taken(path):
     assert holder(path) is None
-
-
-def test_a_released_lock_has_no_holder(path):
     with ProcessLock(path) as lock:
         lock.describe("shop-5")
         seen = holder(path)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from caloron.cli.app import main
 from caloron.domain.model.snapshots import marker
 from caloron.forge.local.forge import LocalForge
 from caloron.store.wake import Wake
@@ -111,18 +110,16 @@ def test_a_review_is_bound_to_the_newest_commit(run, forge, home):
 
 
 @pytest.mark.parametrize(
-    "options",
-    [[], ["--approve", "--comment", "x"], ["--request-changes", " "], ["--comment", ""]],
+    "options", [[], ["--approve", "--comment", "x"], ["--request-changes", " "], ["--comment", ""]]
 )
 def test_a_review_without_exactly_one_verdict_is_refused(run, forge, options):
     assert run("pr", "review", "2", *options)[0] == 2
     assert run.data("pr", "show", "2")["reviews"] == []
 
 
-def test_the_diff_is_what_git_would_apply(run, forge, capsys, home):
+def test_the_diff_is_what_git_would_apply(run, forge, home):
     assert "+items = []" in run.data("pr", "diff", "2")["diff"]
-    assert main(["pr", "diff", "2"]) == 0
-    patch = capsys.readouterr().out
+    patch = run.text("pr", "diff", "2")
     checkout = home.parent / "checkout"
     git(home.parent, "clone", "-q", forge.remote().url, checkout)
     git(checkout, "apply", stdin=patch)
@@ -149,9 +146,7 @@ def test_a_conflict_with_main_is_reported_and_changes_nothing(run, forge, home):
     _push(forge, work, "agent/rival/shop-1", "basket.py", "items = {}\n")
     forge.open_pull("A rival", "", "agent/rival/shop-1")
     assert run("pr", "merge", "2")[0] == 0
-    code, reply = run("pr", "merge", "3")
-    assert code == 7
-    assert reply["error"]["code"] == "UPSTREAM_ERROR"
+    run.refused(7, "", "pr", "merge", "3")
     assert run.data("pr", "show", "3")["state"] == "open"
 
 
@@ -189,12 +184,9 @@ def test_each_change_wakes_a_running_engine(run, forge, home):
     wake.close()
 
 
-def test_the_text_for_people_hides_markers_and_control_characters(run, forge, capsys):
+def test_the_text_for_people_hides_markers_and_control_characters(run, forge):
     forge.comment(1, "red \x1b[31malert")
-    capsys.readouterr()
-    assert main(["issue", "show", "1"]) == 0
-    assert main(["pr", "show", "2"]) == 0
-    shown = capsys.readouterr().out
+    shown = run.text("issue", "show", "1") + run.text("pr", "show", "2")
     assert "A basket" in shown
     assert "<!--" not in shown
     assert "\x1b" not in shown

@@ -95,16 +95,9 @@ _DEEP = '{"op":"Sequential","stages":[' * 1000 + "]}" * 1000
 
 
 def test_a_missing_input_file_is_reported(run, tmp_path):
+    line = ("graph", "run", _file(tmp_path, _UPPER), "--input")
     for name in ("nowhere.json", "./nowhere"):
-        run.refused(
-            2,
-            f"there is no file {name!r}",
-            "graph",
-            "run",
-            _file(tmp_path, _UPPER),
-            "--input",
-            name,
-        )
+        run.refused(2, f"there is no file {name!r}", *line, name)
 
 
 @pytest.mark.parametrize(
@@ -125,14 +118,7 @@ def test_a_missing_input_file_is_reported(run, tmp_path):
 )  # fmt: skip
 def test_malformed_json_is_one_clear_error_with_its_position(text, reply, run, tmp_path):
     for command in ("run", "check", "plan", "id", "show", "test"):
-        code, answer = run("graph", command, _file(tmp_path, text))
-        assert (code, answer["error"]["code"]) == (2, "INVALID_ARGS"), command
-        assert reply in answer["error"]["message"], command
-
-
-def test_a_constant_of_ten_megabytes_is_accepted(run, tmp_path):
-    many = {"op": "Sequential", "stages": [{"op": "Const", "value": "x" * 10_000_000}, _LENGTH]}
-    assert run.data("graph", "run", _file(tmp_path, many))["output"] == 10_000_000
+        run.refused(2, reply, "graph", command, _file(tmp_path, text))
 
 
 def test_check_reports_each_error_with_its_path_and_both_types(run, tmp_path):
@@ -164,8 +150,8 @@ def test_a_forbidden_effect_a_small_budget_or_a_missing_model_fails_the_run(run,
     assert run("graph", "run", get, "--allow-effects", "pure")[0] == 2
     ask = _file(tmp_path, {"op": "Stage", "id": "llm_complete", "config": {"prompt": "x"}})
     assert run("graph", "run", ask, "--budget-cents", "4")[0] == 2
-    code, answer = run("graph", "run", ask, "--input", "{}")
-    assert (code, answer["error"]["code"]) == (12, "GRAPH_FAILED"), "no model: never an example"
+    # Without a model no example is the answer.
+    run.refused(12, "", "graph", "run", ask, "--input", "{}")
 
 
 @pytest.mark.parametrize(
@@ -181,10 +167,8 @@ def test_a_forbidden_effect_a_small_budget_or_a_missing_model_fails_the_run(run,
 def test_a_failed_stage_is_reported_with_its_node(code, reply, run, tmp_path):
     _stage(run, tmp_path, code, output="Text")
     graph = _file(tmp_path, {"op": "Parallel", "branches": {"a": {"op": "Stage", "id": "mine"}}})
-    exit_code, answer = run("graph", "run", graph, "--input", "{}", "--stage-timeout", "2")
-    assert (exit_code, answer["error"]["code"]) == (12, "GRAPH_FAILED")
-    assert answer["error"]["message"].startswith("$.root.branches.a")
-    assert reply in answer["error"]["message"]
+    line = ("graph", "run", graph, "--input", "{}", "--stage-timeout", "2")
+    assert run.refused(12, reply, *line)["message"].startswith("$.root.branches.a")
     (listed,) = run.data("graph", "trace")["runs"]
     assert listed["status"] == "Failed"
 
@@ -193,10 +177,8 @@ def test_a_dry_run_names_the_stages_and_runs_none(run, tmp_path):
     graph = _file(tmp_path, _BOTH)
     code, answer = run("graph", "run", graph, "--dry-run")
     assert code == 9
-    assert [action["target"] for action in answer["planned_actions"]] == [
-        "text_upper",
-        "text_length",
-    ]
+    targets = [action["target"] for action in answer["planned_actions"]]
+    assert targets == ["text_upper", "text_length"]
     assert run.data("graph", "trace")["runs"] == []
 
 
@@ -205,15 +187,6 @@ def test_a_plan_lists_order_and_cost(run, tmp_path):
     data = run.data("graph", "plan", _file(tmp_path, fan))
     assert [step["after"] for step in data["steps"]] == [[], [0], [0]]
     assert data["groups"] == [[1, 2]]
-
-
-def test_equivalent_graphs_have_the_same_id(run, tmp_path):
-    ids = {
-        run.data("graph", "id", _file(tmp_path, root))["composition_id"]
-        for root in (_BOTH, {"op": "Sequential", "stages": [{"op": "Sequential",
-                     "stages": [_UPPER]}, _LENGTH]})
-    }  # fmt: skip
-    assert len(ids) == 1
 
 
 _EVERY_OP = {
@@ -365,11 +338,10 @@ def test_a_graph_alone_cannot_start_a_process(run, tmp_path, monkeypatch):
     inputs = {"cmd": "sh", "args": ["-c", f"env > {seen}"]}
     graph = _file(tmp_path, {"op": "Stage", "id": "spawn_process"})
     assert run("graph", "check", graph)[0] == 0
-    code, answer = run("graph", "run", graph, "--input", json.dumps(inputs))
+    line = ("graph", "run", graph, "--input", json.dumps(inputs))
+    run.refused(12, "write a stage that is a program", *line)
     time.sleep(0.2)
     assert not seen.exists(), "a process was started"
-    assert code == 12
-    assert "write a stage that is a program" in answer["error"]["message"]
 
 
 def test_an_unsandboxed_program_gets_no_secrets(run, tmp_path, monkeypatch):
@@ -448,19 +420,16 @@ def test_an_unwritable_journal_is_reported(run, tmp_path, home, monkeypatch, bro
             self._database._connection.execute("PRAGMA max_page_count = 8")
 
         monkeypatch.setattr(SqliteJournal, "__init__", small)
-    code, answer = run(*line)
-    assert (code, answer["error"]["code"]) == (8, "PRECONDITION_FAILED")
-    assert "rollback" not in answer["error"]["message"]
-    assert "is full" in answer["error"]["message"] or broken == "folder"
-    assert "--run-id" not in answer["error"]["hint"]
-    assert "space" in answer["error"]["hint"]
+    error = run.refused(8, "space", *line)
+    assert "rollback" not in error["message"]
+    assert "is full" in error["message"] or broken == "folder"
+    assert "--run-id" not in error["hint"]
 
 
 def test_a_run_id_of_another_input_is_refused(run, tmp_path):
     line = ["graph", "run", _file(tmp_path, _UPPER), "--durable", "--run-id", "r", "--input"]
     assert run(*line, '"a"')[0] == 0
-    code, answer = run(*line, '"b"')
-    assert (code, answer["error"]["hint"]) == (5, "choose another --run-id")
+    run.refused(5, "choose another --run-id", *line, '"b"')
 
 
 _SLOW = """def execute(value):

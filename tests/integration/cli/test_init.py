@@ -45,9 +45,7 @@ def test_the_text_names_the_next_step(run):
 def test_a_second_init_of_the_same_name_is_a_conflict_and_changes_nothing(run, home):
     run("init", "shop", "--framework", "stub", "--verify", "make test")
     before = (home / "projects" / "shop" / "config.yml").read_bytes()
-    code, reply = run("init", "shop", "--framework", "stub")
-    assert code == 5
-    assert reply["error"]["code"] == "CONFLICT"
+    run.refused(5, "", "init", "shop", "--framework", "stub")
     assert (home / "projects" / "shop" / "config.yml").read_bytes() == before
 
 
@@ -101,10 +99,7 @@ def test_without_a_framework_the_agent_on_path_is_taken_or_none_is_reported(
     tools = tmp_path / "tools"
     tools.mkdir()
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
-    code, reply = run("init", "shop", *forge)
-    assert code == 8
-    assert "no coding agent" in reply["error"]["message"]
-    assert "--framework" in reply["error"]["hint"]
+    run.refused(8, ("no coding agent", "--framework"), "init", "shop", *forge)
     assert run.data("projects", "list")["projects"] == []
     if not forge:
         (tools / "claude").write_text("#!/bin/sh\n")

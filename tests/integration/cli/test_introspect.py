@@ -33,12 +33,17 @@ def test_every_command_is_described_with_the_names_of_its_options(run) -> None:
         real = {max(p.opts, key=len) for p in shown}
         assert options == real
         assert described[words]["examples"], words
-    sprint = {o["name"]: o for o in described["sprint",]["options"]}
+    sprint_command = described["sprint",]
+    sprint = {o["name"]: o for o in sprint_command["options"]}
     assert sprint["--project"]["type"] == "string"
     assert sprint["--parallel"]["type"] == "integer"
     assert sprint["--yes"]["type"] == "flag"
     assert sprint["--output"]["choices"] == ["text", "json", "table"]
     assert sprint["--output"]["default"] == "text"
+    # Only commands without changes are idempotent.
+    assert described["status",]["idempotent"]
+    assert not described["projects", "delete"]["idempotent"]
+    assert not sprint_command["idempotent"]
 
 
 def test_described_options_are_accepted(run) -> None:
@@ -54,11 +59,8 @@ def test_described_options_are_accepted(run) -> None:
 
 def test_version_prints_the_version_of_the_specification(run, capsys) -> None:
     assert run.data("introspect", "--acli-version") == {"acli_version": "0.1.0"}
-    assert run.data("version") == {
-        "tool": "caloron",
-        "version": __version__,
-        "acli_version": "0.1.0",
-    }
+    version = {"tool": "caloron", "version": __version__, "acli_version": "0.1.0"}
+    assert run.data("version") == version
     assert run.text("version") == f"caloron {__version__}\nacli 0.1.0\n"
 
 
@@ -77,19 +79,11 @@ def test_a_skill_names_every_command_and_every_exit_code(run, tmp_path: Path) ->
     assert run.data("skill")["content"] == content
 
 
-def test_only_commands_without_changes_are_idempotent(run) -> None:
-    described = by_words(run.data("introspect")["commands"])
-    assert described["status",]["idempotent"]
-    assert not described["projects", "delete"]["idempotent"]
-    assert not described["sprint",]["idempotent"]
-
-
 def test_a_skill_never_overwrites_another_file(run, tmp_path: Path, capsys) -> None:
     notes = tmp_path / "notes.md"
     notes.write_text("my notes\n")
     for options in ((), ("--dry-run",)):
-        code, answer = run("skill", "--out", str(notes), *options)
-        assert (code, "--force" in answer["error"]["hint"]) == (5, True)
+        run.refused(5, "--force", "skill", "--out", str(notes), *options)
     assert notes.read_text() == "my notes\n"
     assert run("skill", "--out", str(notes), "--force")[0] == 0
     # The command replaces an older skill file, and reports that.

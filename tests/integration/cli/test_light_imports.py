@@ -80,12 +80,6 @@ def sprint(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
     return ("sprint", "Say hello", "--project", "light", "--plan", file, "--yes", "-o", "json")
 
 
-@pytest.fixture
-def finished_sprint(sprint: tuple[str, ...]) -> None:
-    """A project whose tasks are merged."""
-    caloron(*sprint)
-
-
 def test_a_sprint_imports_only_what_its_way_to_main_needs(sprint: tuple[str, ...]) -> None:
     modules = modules_after(f"{CALORON.format(arguments=list(sprint))}; assert code == 0")
     ours = {name for name in modules if name.partition(".")[0] == "caloron"}
@@ -94,7 +88,7 @@ def test_a_sprint_imports_only_what_its_way_to_main_needs(sprint: tuple[str, ...
     assert len(ours) <= MOST_MODULES_OF_A_SPRINT
 
 
-@pytest.mark.usefixtures("finished_sprint")
+@pytest.mark.usefixtures("sprinted")
 @pytest.mark.parametrize("arguments", [["status"], ["status", "-o", "json"], ["history"]])
 def test_reading_a_finished_sprint_imports_little_beyond_click_and_sqlite3(arguments):
     modules = modules_after(f"{CALORON.format(arguments=arguments)}; assert code == 0")

@@ -78,8 +78,7 @@ def test_without_the_program_nothing_is_written(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("NOETHER_BIN", raising=False)
-    code, answer = run("noether", "register", "--binary", "no-such-noether")
-    assert (code, answer["error"]["code"]) == (8, "PRECONDITION_FAILED")
+    run.refused(8, "", "noether", "register", "--binary", "no-such-noether")
     code, answer = run("noether", "register", "--dry-run")
     assert (code, len(answer["planned_actions"])) == (9, 32)
     assert not (tmp_path / "stage_ids.json").exists()

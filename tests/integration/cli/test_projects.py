@@ -42,21 +42,17 @@ def test_switching_changes_what_later_commands_act_on(run) -> None:
 @pytest.mark.usefixtures("two")
 @pytest.mark.parametrize("name", ["..", ".", "", "../projects/shop", "/", "shop/..", "SHOP", "*"])
 def test_an_invalid_name_deletes_nothing(run, home: Path, name: str) -> None:
-    code, answer = run("projects", "delete", name, "--force")
-    assert code == 2
-    assert answer["error"]["code"] == "INVALID_ARGS"
+    run.refused(2, "", "projects", "delete", name, "--force")
     assert {p.name for p in (home / "projects").iterdir()} >= {"shop", "scratch"}
 
 
 @pytest.mark.usefixtures("two")
 def test_deleting_lists_the_files_and_asks_for_the_name(run, home, monkeypatch, capsys) -> None:
     (home / "kv").mkdir()
-    file_of_project, file_of_another_project = (
-        home / "kv" / "shop-1.json",
-        home / "kv" / "shop-1-1.json",
-    )
-    file_of_project.write_text("{}")
-    file_of_another_project.write_text("{}")
+    files = home / "kv" / "shop-1.json", home / "kv" / "shop-1-1.json"
+    file_of_project, file_of_another_project = files
+    for file in files:
+        file.write_text("{}")
     for typed in ("", "scratch\n", "shop-1\n"):
         monkeypatch.setattr("sys.stdin", io.StringIO(typed))
         assert main(["projects", "delete", "shop"]) == 1
@@ -102,10 +98,8 @@ def test_a_project_that_is_a_link_is_not_followed(run, home: Path, tmp_path: Pat
     assert (elsewhere / "config.yml").exists()
 
 
-def test_a_table_has_a_column_for_each_field(two, capsys) -> None:
-    capsys.readouterr()
-    assert main(["projects", "list", "--output", "table"]) == 0
-    head, first, second = capsys.readouterr().out.splitlines()
+def test_a_table_has_a_column_for_each_field(run, two) -> None:
+    head, first, second = run.text("projects", "list", "--output", "table").splitlines()
     assert head.split()[:2] == ["NAME", "ACTIVE"]
     assert [line.split()[0] for line in (first, second)] == ["scratch", "shop"]
     assert head.index("ACTIVE") == first.index("yes") == second.index("no")

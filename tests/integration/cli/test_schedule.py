@@ -127,10 +127,8 @@ def test_all_errors_of_a_job_are_reported_together(run: Any, folder: Path) -> No
     ["", "{", "[]", "{}", '{"jobs": 1}', '{"jobs": [{}]}', '{"jobs": []}', '{"jobs": [NaN]}'],
 )
 def test_an_invalid_schedule_file_is_refused(run: Any, folder: Path, text: str) -> None:
-    config = folder / "scheduler.json"
-    config.write_text(text)
-    code, answer = run("schedule", "run", "--config", str(config))
-    assert (code, answer["error"]["code"]) == (2, "INVALID_ARGS")
+    (folder / "scheduler.json").write_text(text)
+    run.refused(2, "", "schedule", "run", "--config", str(folder / "scheduler.json"))
 
 
 def test_duplicate_names_and_a_registry_are_refused(run: Any, folder: Path) -> None:
@@ -142,13 +140,8 @@ def test_duplicate_names_and_a_registry_are_refused(run: Any, folder: Path) -> N
 
 
 def test_a_job_can_name_a_composition(run: Any, folder: Path) -> None:
-    inputs = {
-        "shell_url": "http://x",
-        "sprint_id": "s",
-        "task_id": "t",
-        "agent_id": "a",
-        "repo": ".",
-    }
+    inputs = {"shell_url": "http://x", "repo": "."}
+    inputs |= {"sprint_id": "s", "task_id": "t", "agent_id": "a"}
     config = _config(folder, {"graph": "spawn_agent", "input": inputs})
     assert run("schedule", "check", "--config", config)[0] == 0
 

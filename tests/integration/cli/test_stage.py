@@ -28,8 +28,8 @@ _DOUBLE = {
 
 def _add(run: Any, tmp_path: Path, spec: dict[str, Any], *more: str) -> tuple[int, dict[str, Any]]:
     (tmp_path / "s.json").write_text(json.dumps(spec))
-    code, answer = run("stage", "add", str(tmp_path / "s.json"), *more)
-    return code, answer
+    answer: tuple[int, dict[str, Any]] = run("stage", "add", str(tmp_path / "s.json"), *more)
+    return answer
 
 
 def test_an_added_stage_is_listed_shown_and_run_in_the_sandbox(run, tmp_path):
@@ -100,9 +100,8 @@ def test_an_invalid_stage_is_refused_with_the_path_of_the_error(run, tmp_path):
         ({"implementation": "def execute(input):\n    return 1\nif __name__ == '__main__':"}, "$."),
         ({"examples": [7]}, "$.examples[0]"),
     ):
-        code, answer = _add(run, tmp_path, _DOUBLE | change)
-        assert (code, answer["error"]["code"]) == (2, "INVALID_ARGS")
-        assert path in answer["error"]["message"]
+        (tmp_path / "s.json").write_text(json.dumps(_DOUBLE | change))
+        run.refused(2, path, "stage", "add", str(tmp_path / "s.json"))
 
 
 def test_a_damaged_file_is_reported_and_the_other_stages_are_listed(run, tmp_path, home, capsys):
@@ -119,8 +118,7 @@ def test_all_85_stages_of_noether_are_listed_with_the_reason_if_one_cannot_run(r
     assert len(rows) == 85
     absent = [row["name"] for row in rows if not row["runs_here"]]
     assert len(absent) == 30
-    code, answer = run("stage", "run", "llm_complete", "--input", '{"prompt": "x"}')
-    assert (code, answer["error"]["code"]) == (12, "GRAPH_FAILED")
+    run.refused(12, "", "stage", "run", "llm_complete", "--input", '{"prompt": "x"}')
 
 
 def test_the_schema_for_editors_accepts_the_stages_of_the_vectors():

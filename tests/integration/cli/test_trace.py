@@ -9,9 +9,8 @@ from pathlib import Path
 from caloron.cli.app import main
 
 
-def test_a_trace_lists_the_events_of_a_task_in_order(run, sprinted: Path, capsys) -> None:
-    answer = run.data("trace", "a")
-    data = answer
+def test_a_trace_lists_the_events_of_a_task_in_order(run, sprinted: Path) -> None:
+    data = run.data("trace", "a")
     moves = [e["what"].partition(" (")[0] for e in data["events"] if e["type"] == "task_moved"]
     assert moves == [
         "Pending → Ready",
@@ -29,8 +28,7 @@ def test_a_trace_lists_the_events_of_a_task_in_order(run, sprinted: Path, capsys
     assert "its pull request was opened" in forge
     assert "its pull request was merged" in forge
     assert data["pending"] == []
-    assert main(["trace", "a", "--sprint", "1"]) == 0
-    reply = capsys.readouterr().out
+    reply = run.text("trace", "a", "--sprint", "1")
     assert reply.startswith("a of demo-1: Done")
     assert "make it better" in reply
 
@@ -79,9 +77,7 @@ def test_a_changed_cost_changes_only_the_reported_cost(run, sprinted: Path) -> N
 
 def test_an_unknown_task_or_agent_is_not_found(run, sprinted: Path) -> None:
     for arguments in (("b",), ("a", "--sprint", "7"), ("a", "--sprint", "other-1")):
-        code, answer = run("trace", *arguments)
-        assert code == 3
-        assert answer["error"]["hint"]
+        assert run.refused(3, "", "trace", *arguments)["hint"]
     assert run("trace", "../a")[0] == 2
     assert run("trace", "a", "--sprint", "..")[0] == 2
 

@@ -1,4 +1,4 @@
-"""The last lines of a log of any length, read in any pieces."""
+"""The last lines of a log, as they are and as people read them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,15 @@ from caloron.cli.commands.inspect import task as logs
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    st.lists(st.text("ab\r文", max_size=9), max_size=30), st.booleans(), st.integers(1, 40),
-    st.integers(1, 50),
-)  # fmt: skip
+@given(st.lists(st.text("ab\r文", max_size=9), max_size=30), st.booleans(), st.integers(1, 40))
 def test_the_last_lines_are_those_of_the_whole_file(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[str], end: bool, count: int, piece: int
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], end: bool, count: int
 ) -> None:
     file = tmp_path_factory.mktemp("logs") / "output.log"
     text = "\n".join(lines) + ("\n" if end and lines else "")
     file.write_bytes(text.encode())
     whole = text.removesuffix("\n").split("\n") if text.strip("\n") or len(lines) > 1 else []
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(logs, "_PIECE", piece)
-        raw, shown = logs._last(file, count, str)
+    raw, shown = logs._last(file, count, str)
     assert raw.removesuffix("\n") == shown
     assert shown.split("\n")[-count:] == (whole[-count:] or [""])
 
@@ -38,37 +33,6 @@ def test_lines_that_are_not_for_people_do_not_count(tmp_path: Path) -> None:
     raw, shown = logs._last(file, 3, lambda line: line if line.startswith("words") else "")
     assert shown == "words 97\nwords 98\nwords 99"
     assert "noise" in raw
-
-
-def test_a_line_is_never_cut(tmp_path: Path) -> None:
-    file = tmp_path / "output.log"
-    file.write_text('{"text": "' + "x" * 300_000 + '"}\nlast\n')
-    assert logs._last(file, 2, str)[1].startswith('{"text": "x')
-
-
-def test_only_the_end_of_a_huge_log_is_read(tmp_path: Path) -> None:
-    file = tmp_path / "output.log"
-    with file.open("wb") as opened:
-        opened.truncate(1 << 30)
-        opened.seek(0, 2)
-        opened.write(b"\n" + b"line\n" * 50)
-    read = 0
-
-    class Counting:
-        def __init__(self) -> None:
-            self._file = file.open("rb")
-
-        def seek(self, *where: int) -> int:
-            return self._file.seek(*where)
-
-        def read(self, size: int) -> bytes:
-            nonlocal read
-            read += size
-            return self._file.read(size)
-
-    lines = logs._backwards(Counting())  # type: ignore[arg-type]
-    assert [next(lines) for _ in range(50)] == [b"line"] * 50
-    assert read <= 1 << 17
 
 
 _BLOCK = """---

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import stat
+import sys
 
 import click
 import pytest
@@ -116,6 +118,52 @@ def test_an_internal_error_is_short_on_the_terminal_and_complete_in_a_file(faili
     assert "Traceback" in log.read_text("utf-8")
     assert main(["init", "--output=json"]) == 1
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "GENERAL_ERROR"
+
+
+def report_of(home, capsys):
+    """Return the report file of an internal error, and all that was written and printed."""
+    (file,) = (home / "logs").glob("defect-*.log")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    text = file.read_text("utf-8")
+    log = (home / "logs" / "caloron.log").read_text("utf-8")
+    return text, "".join((text, log, *capsys.readouterr()))
+
+
+def test_the_report_of_an_internal_error_has_no_secret(failing, monkeypatch, capsys, home):
+    home.mkdir()
+    monkeypatch.setenv("SHOP_TOKEN", "hunter2-hunter2-hunter2")
+    key = "sk-ant-api03-" + "A1b2C3d4" * 8
+    url = "https://ada:pass4word99@forge.example/shop.git"
+    monkeypatch.setattr(sys, "argv", ["caloron", "sprint", f"use {key}", "--git-url", url])
+    failing(RuntimeError("the forge answered hunter2-hunter2-hunter2"))
+    assert main(["init"]) == 1
+    text, everything = report_of(home, capsys)
+    assert "RuntimeError: the forge answered [redacted SHOP_TOKEN]" in text
+    assert "raise error" in text
+    assert "'sprint'" in text
+    for secret in ("hunter2", key, "pass4word99"):
+        assert secret not in everything
+
+
+def test_the_report_has_no_value_of_a_variable_that_settings_name(
+    failing, monkeypatch, capsys, home
+):
+    """The names of these variables do not match the patterns for secrets."""
+    values = {name: f"value-of-{name.lower()}-998877" for name in
+              ("FTOK", "SECOND", "HOOK", "MODEL", "OTHER")}  # fmt: skip
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    settings = ("token_env: FTOK\n", "reviewer_token_env: SECOND\n", "webhook_secret_env: HOOK\n",
+                "pass_env: [MODEL, OTHER]\n", "a: [", "pass_env: 7\ntoken_env: [1]\n")  # fmt: skip
+    for number, text in enumerate(settings):
+        (home / "projects" / f"p{number}").mkdir(parents=True)
+        (home / "projects" / f"p{number}" / "config.yml").write_text(text, "utf-8")
+    monkeypatch.setattr(sys, "argv", ["caloron", "agents", "show", *values.values()])
+    failing(RuntimeError(f"cannot read {[*values.values()]}"))
+    assert main(["init"]) == 1
+    text, everything = report_of(home, capsys)
+    assert "'[redacted FTOK]'" in text
+    assert "value-of" not in everything
 
 
 def test_the_exit_code_that_a_command_returns_is_the_programs(monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from caloron.failures import failure_line, last_lines
+from caloron.answers import failure_line, last_lines
 
 _PYTEST = """
 =================================== FAILURES ===================================

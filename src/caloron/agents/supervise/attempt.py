@@ -20,9 +20,8 @@ from caloron.agents.supervise.processes import read_process
 from caloron.agents.supervise.supervise import Limits, Supervision
 from caloron.agents.supervise.transcript import Transcript, last_line, tail
 from caloron.agents.supervise.watch import Watch
-from caloron.answers import closing_words
+from caloron.answers import closing_words, failure_line
 from caloron.errors import StoreError
-from caloron.failures import failure_line
 from caloron.store.crash import crashpoint, this_process_is
 from caloron.store.database import Database, load_statements
 from caloron.store.files import write_atomic

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from caloron.cli import output
-from caloron.cli.app import Answer, DryRun, add_options, exclude_each_other, group, planned
+from caloron.cli.app import (
+    Answer,
+    DryRun,
+    add_options,
+    attributes,
+    exclude_each_other,
+    group,
+    planned,
+)
 from caloron.cycles import Cycles, CycleState, location_of
 from caloron.cycles.report import Breadcrumb
 from caloron.cycles.report import breadcrumb as breadcrumb_of
@@ -18,9 +26,6 @@ from caloron.ids import is_valid_id
 from caloron.ledger.locate import current_project_name, find_project
 from caloron.slicing import to_slice
 from caloron.store.lock import ProcessIdentity, this_process
-
-if TYPE_CHECKING:
-    from caloron.engine.cycle_breadcrumbs import Left, Place
 
 _LARGEST = 10**12
 
@@ -417,7 +422,10 @@ def breadcrumb(
     left = leave(loaded, state, crumb, place)
     wake_engine(loaded)
     _note(tuple(f"of an earlier call: {line}" for line in left.refused))
-    data = _crumb_data(state, crumb) | {"written": _written(place, left)}
+    written = attributes(left, "url", "done", "refused")
+    written |= {"number": place.number, "pull": place.is_pull, "section": left.trail.section}
+    written["comment"] = None if left.trail.deleted else left.trail.comment
+    data = _crumb_data(state, crumb) | {"written": written}
     result = "up to date now" if left.done else "up to date already"
     if left.trail.deleted:
         result = "its comment was deleted there and is not written again"
@@ -436,25 +444,6 @@ def _crumb(agent: str, hermes: bool | None) -> tuple[CycleState, Breadcrumb]:
 
 
 def _crumb_data(state: CycleState, crumb: Breadcrumb) -> dict[str, Any]:
-    return {
-        "agent": state.agent,
-        "task": crumb.task,
-        "key": crumb.key,
-        "text": crumb.text,
-        "cycle_number": state.cycle_number,
-        "work_cycles": state.work_cycles,
-        "slice_it": to_slice(state.work_cycles),
-        "written": None,
-    }
-
-
-def _written(place: Place, left: Left) -> dict[str, Any]:
-    return {
-        "number": place.number,
-        "pull": place.is_pull,
-        "url": left.url,
-        "comment": None if left.trail.deleted else left.trail.comment,
-        "section": left.trail.section,
-        "done": left.done,
-        "refused": list(left.refused),
-    }
+    data = attributes(crumb, "task", "key", "text")
+    data |= attributes(state, "agent", "cycle_number", "work_cycles")
+    return data | {"slice_it": to_slice(state.work_cycles), "written": None}

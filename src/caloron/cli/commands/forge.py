@@ -8,12 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import click
 
-from caloron.cli.app import Answer, DryRun, group, planned
+from caloron.cli.app import Answer, DryRun, attributes, group, planned
 from caloron.cli.format import one_line
 from caloron.cli.output import is_terminal
 from caloron.cli.render import aligned, unmarked
@@ -89,11 +89,8 @@ def _forge_of(project: str | None, *, changes: bool = False) -> Iterator[Forge]:
     On a remote forge the account of the project's token acts.
     """
     paths = find_project(project)
-    forge = _open(paths)
-    try:
+    with closing(_open(paths)) as forge:
         yield forge
-    finally:
-        forge.close()
     if changes:
         wake_engine(paths)
 
@@ -298,8 +295,7 @@ def review_pull(
     with _open_pull(number, "reviewed", project, dry_run) as (forge, pull):
         if dry_run:
             return _planned(f"say {verdict} on", pull)
-        write = _comment_verdict if forge.about().reviews == "comment" else _review
-        written = write(forge, pull, verdict, body)
+        written = _review(forge, pull, verdict, body)
     data = {"number": number, "review": review_data(written)}
     words = verdict.replace("_", " ")
     return Answer(data, f"Pull request #{number}: {words} at {pull.head[:12]}.")
@@ -357,11 +353,12 @@ def _planned(action: str, pull: PullSnapshot) -> DryRun:
 
 
 def _verdict(approve: bool, request_changes: str | None, remark: str | None) -> tuple[Verdict, str]:
-    chosen: list[tuple[Verdict, str]] = [("approved", "")] if approve else []
-    if request_changes is not None:
-        chosen.append(("changes_requested", request_changes))
-    if remark is not None:
-        chosen.append(("commented", remark))
+    texts: dict[Verdict, str | None] = {
+        "approved": "" if approve else None,
+        "changes_requested": request_changes,
+        "commented": remark,
+    }
+    chosen = [(verdict, text) for verdict, text in texts.items() if text is not None]
     if len(chosen) != 1:
         raise UsageError(
             "a review has exactly one verdict",
@@ -374,16 +371,13 @@ def _verdict(approve: bool, request_changes: str | None, remark: str | None) -> 
 
 
 def _review(forge: Forge, pull: PullSnapshot, verdict: Verdict, body: str) -> ReviewSnapshot:
-    return forge.review(pull.number, pull.head, verdict, body)
-
-
-def _comment_verdict(
-    forge: Forge, pull: PullSnapshot, verdict: Verdict, body: str
-) -> ReviewSnapshot:
-    """Write the verdict as a comment: the only account may not review its own pull requests."""
-    if verdict == "changes_requested":
+    """Write a verdict; as a comment where the only account may not review its own pull requests."""
+    by_comment = forge.about().reviews == "comment"
+    if by_comment and verdict == "changes_requested":
         key = f"review/{pull.number}/{pull.head}/by-hand/{time.time_ns()}"
-        return _review(forge, pull, verdict, f"CHANGES_NEEDED: {body}\n\n{marker(key)}")
+        body = f"CHANGES_NEEDED: {body}\n\n{marker(key)}"
+    if not by_comment or verdict == "changes_requested":
+        return forge.review(pull.number, pull.head, verdict, body)
     comment = forge.comment(pull.number, APPROVE if verdict == "approved" else body)
     return ReviewSnapshot(
         version=comment.version,
@@ -399,45 +393,32 @@ def _comment_verdict(
 def _merge(forge: Forge, pull: PullSnapshot) -> PullSnapshot:
     """Merge into main as it is now, also when the engine merges something else meanwhile."""
     message = f"Merge pull request #{pull.number}: {pull.title}"
-    for _ in range(_MERGE_TRIES - 1):
+    tries = 0
+    while True:
+        tries += 1
+        main = forge.branch(forge.main)
+        if main is None:
+            raise PreconditionFailed(
+                f"the forge has no branch {forge.main}", hint=f"push one to {forge.remote().url}"
+            )
         try:
-            return forge.merge(pull.number, pull.head, _base(forge), message).pull
+            return forge.merge(pull.number, pull.head, main.commit, message).pull
         except StaleBase as error:
+            if tries == _MERGE_TRIES:
+                raise
             log.info("main moved; the merge is repeated", error=error, pull=pull.number)
-    return forge.merge(pull.number, pull.head, _base(forge), message).pull
-
-
-def _base(forge: Forge) -> str:
-    main = forge.branch(forge.main)
-    if main is None:
-        raise PreconditionFailed(
-            f"the forge has no branch {forge.main}", hint=f"push one to {forge.remote().url}"
-        )
-    return main.commit
 
 
 def issue_data(issue: IssueSnapshot, forge: Forge) -> dict[str, Any]:
-    return {
-        "number": issue.number,
-        "title": issue.title,
-        "state": issue.state,
-        "url": forge.url(issue.number),
-        "author": issue.author,
-        "labels": list(issue.labels),
-    } | _task_of(issue, forge)
+    data = attributes(issue, "number", "title", "state")
+    data |= {"url": forge.url(issue.number), **attributes(issue, "author", "labels")}
+    return data | _task_of(issue, forge)
 
 
 def pull_data(pull: PullSnapshot, forge: Forge) -> dict[str, Any]:
-    return {
-        "number": pull.number,
-        "title": pull.title,
-        "state": pull.state,
-        "url": forge.url(pull.number, pull=True),
-        "author": pull.author,
-        "branch": pull.branch,
-        "head": pull.head,
-        "closes": list(pull.closes),
-    } | _task_of(pull, forge)
+    data = attributes(pull, "number", "title", "state")
+    data |= {"url": forge.url(pull.number, pull=True)}
+    return data | attributes(pull, "author", "branch", "head", "closes") | _task_of(pull, forge)
 
 
 def _task_of(item: IssueSnapshot | PullSnapshot, forge: Forge) -> dict[str, Any]:
@@ -450,17 +431,11 @@ def _task_of(item: IssueSnapshot | PullSnapshot, forge: Forge) -> dict[str, Any]
 
 
 def comment_data(comment: CommentSnapshot) -> dict[str, Any]:
-    return {"id": comment.id, "author": comment.author, "body": comment.body}
+    return attributes(comment, "id", "author", "body")
 
 
 def review_data(review: ReviewSnapshot) -> dict[str, Any]:
-    return {
-        "id": review.id,
-        "author": review.author,
-        "verdict": review.verdict,
-        "head": review.head,
-        "body": review.body,
-    }
+    return attributes(review, "id", "author", "verdict", "head", "body")
 
 
 def _table(

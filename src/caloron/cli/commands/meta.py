@@ -27,9 +27,6 @@ def version() -> Answer:
     return Answer(data, f"caloron {__version__}\nacli {ACLI_VERSION}")
 
 
-_EXAMPLES = re.compile(r"^\s*Examples?:\s*$")
-
-
 class Leaf(NamedTuple):
     """A command that can be run, with the words that call it."""
 
@@ -50,14 +47,25 @@ def describe() -> dict[str, Any]:
 
 
 def leaves() -> Iterator[Leaf]:
-    """Every command that can be run, without groups."""
+    """Every command that can be run, also a group that does something by itself."""
     root, context = _root()
     yield from _leaves(root, context, ())
 
 
+def explained(command: click.Command) -> tuple[list[str], list[str]]:
+    """The paragraphs of a command's help, and the lines of its examples."""
+    paragraphs: list[str] = []
+    for part in re.split(r"\n\s*\n", command.help or ""):
+        lines = [line.strip() for line in part.splitlines() if line.strip() != "\b"]
+        if lines[:1] in (["Example:"], ["Examples:"]):
+            return paragraphs, lines[1:]
+        paragraphs.append("\n".join(lines))
+    return paragraphs, []
+
+
 def summary(command: click.Command) -> str:
     """The first paragraph of the help, in one line."""
-    return " ".join((command.help or "").partition("\n\n")[0].split())
+    return " ".join(explained(command)[0][0].split())
 
 
 def _root() -> tuple[click.Group, click.Context]:
@@ -101,7 +109,7 @@ def _command(command: click.Command, name: str) -> dict[str, Any]:
     else:
         # Every command that changes something has --dry-run.
         entry["idempotent"] = not any(o["name"] == "--dry-run" for o in entry["options"])
-    entry["examples"] = _examples(command)
+    entry["examples"] = [line for line in explained(command)[1] if "caloron " in line]
     return entry
 
 
@@ -143,15 +151,6 @@ def _type(parameter: click.Parameter) -> str:
 def _choices(parameter: click.Parameter) -> dict[str, Any]:
     kind = parameter.type
     return {"choices": [str(c) for c in kind.choices]} if isinstance(kind, click.Choice) else {}
-
-
-def _examples(command: click.Command) -> list[str]:
-    """The command lines of the last part of the help."""
-    lines = iter((command.help or "").splitlines())
-    for line in lines:
-        if _EXAMPLES.match(line):
-            break
-    return [line.strip() for line in lines if "caloron " in line]
 
 
 @command()
@@ -237,20 +236,16 @@ def skill(out: str | None, force: bool, dry_run: bool) -> Answer | DryRun:
 
 def skill_text() -> str:
     """The whole SKILL.md."""
-    program = describe()
-    flat = [entry for command in program["commands"] for entry in _flat(command, "caloron")]
-    index = "\n".join(f"- `{name}`: {command['description']}" for name, command in flat)
-    sections = "\n".join(_section(name, command) for name, command in flat)
+    described = [
+        (" ".join(("caloron", *words)), _command(command, words[-1]))
+        for words, command in leaves()
+        if not isinstance(command, click.Group)
+    ]
+    index = "\n".join(f"- `{name}`: {command['description']}" for name, command in described)
+    sections = "\n".join(_section(name, command) for name, command in described)
     codes = "\n".join(f"- {code} `{name}`: {what}" for code, (name, what) in EXIT_CODES.items())
-    head = _HEAD.format(version=program["version"])
+    head = _HEAD.format(version=__version__)
     return f"{head}\n## Commands\n\n{index}\n\n{sections}\n{_OUTPUT}\n## Exit codes\n\n{codes}\n"
-
-
-def _flat(command: dict[str, Any], before: str) -> list[tuple[str, dict[str, Any]]]:
-    name = f"{before} {command['name']}"
-    if not command["subcommands"]:
-        return [(name, command)]
-    return [entry for sub in command["subcommands"] for entry in _flat(sub, name)]
 
 
 def _section(name: str, command: dict[str, Any]) -> str:

@@ -17,7 +17,16 @@ from caloron.backup.backup import LEFT_OUT, agent_files, back_up, target_for
 from caloron.backup.restore import Restore, stage_for
 from caloron.backup.verify import Issue, Report, verification
 from caloron.cli import output
-from caloron.cli.app import Answer, DryRun, Failed, group, is_text, planned, sprint_option
+from caloron.cli.app import (
+    Answer,
+    DryRun,
+    Failed,
+    attributes,
+    group,
+    is_text,
+    planned,
+    sprint_option,
+)
 from caloron.cli.format import counted, size
 from caloron.cli.project_view import disk_usage, ensure_unlocked, exclusive
 from caloron.cli.render import aligned
@@ -76,11 +85,10 @@ def _state_data(
     project: Project, connection: sqlite3.Connection | None, sprint: str, *, only: bool
 ) -> dict[str, Any]:
     """The files of a project, or `only` those of one sprint, and the content of the ledger."""
-    files = [] if only else _stored_files(project)
-    files += _exports(project, connection, sprint if only else "")
-    files += (
-        [] if only else [_file(p, "agent folder", "agent") for p in agent_files(project.agents)]
-    )
+    files = _exports(project, connection, sprint if only else "")
+    if not only:
+        agents = [_file(path, "agent folder", "agent") for path in agent_files(project.agents)]
+        files = [*_stored_files(project), *files, *agents]
     ledger: dict[str, Any] = {"version": "", "counts": {}}
     content, number = None, None
     if connection is not None:
@@ -272,15 +280,9 @@ def backup(place: str | None, dry_run: bool, project: str | None) -> Answer | Dr
     if dry_run:
         return DryRun(planned("write a backup", str(target)))
     manifest, written = back_up(selected, target, output.note), target.stat().st_size
-    data = {
-        "project": selected.name,
-        "path": str(target),
-        "bytes": written,
-        "created_at": manifest.created_at,
-        "sprints": manifest.sprints,
-        "parts": [msgspec.structs.asdict(part) for part in manifest.parts],
-        "left_out": manifest.left_out,
-    }
+    data = {"project": selected.name, "path": str(target), "bytes": written}
+    data |= attributes(manifest, "created_at", "sprints", "left_out")
+    data["parts"] = [msgspec.structs.asdict(part) for part in manifest.parts]
     lines = [f"Backup of {selected.name}: {target} ({size(written)})."]
     lines += [f"Not in it: {what}." for what in manifest.left_out]
     return Answer(data, "\n".join(lines))
@@ -328,15 +330,8 @@ def _restore(restore: Restore, original: str) -> Answer:
     with stage_for(restore.name) as stage:
         restored = restore.prepare(stage)
         restore.publish(stage, restored)
-    data = {
-        "project": restored.name,
-        "path": str(restored.path),
-        "was": original,
-        "sprints": restored.sprints,
-        "reopened": restored.reopened,
-        "kept": restored.kept,
-        "aside": restored.aside,
-    }
+    data = {"project": restored.name, "path": str(restored.path), "was": original}
+    data |= attributes(restored, "sprints", "reopened", "kept", "aside")
     lines = [f"Project {restored.name} is restored: {counted(len(restored.sprints), 'sprint')}."]
     lines += [f"The replaced project is kept as {restored.kept}."] if restored.kept else []
     lines += [f"{item} starts again." for item in restored.reopened]

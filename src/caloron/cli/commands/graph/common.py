@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -145,7 +146,8 @@ def read_input(value: str | None, *, strict: bool = True) -> Any:
     except ParseError as error:
         if value == "-":
             raise
-        if _is_file(value):
+        # `Path.is_file` raises for a name that no file can have.
+        if os.path.isfile(value):  # noqa: PTH113
             text = read_text(value, "the input")
             return decode(text, allow_bigint=not strict, what="the input")
         if value.endswith(".json") or "/" in value.split("{")[0]:
@@ -154,14 +156,6 @@ def read_input(value: str | None, *, strict: bool = True) -> Any:
                 hint="name a file, or give JSON, or `-` for standard input",
             ) from error
         raise
-
-
-def _is_file(name: str) -> bool:
-    try:
-        return Path(name).is_file()
-    except (ValueError, OSError):
-        # No file can have this name.
-        return False
 
 
 def as_failure(error: GraphError, hint: str = "") -> CaloronError:

@@ -9,23 +9,8 @@ from typing import Any
 import click
 
 from caloron.cli import output
-from caloron.cli.app import Answer, DryRun, Failed, Positive, group, planned
-from caloron.cli.commands.graph.common import (
-    answer_tests,
-    input_option,
-    is_strict,
-    objection_data,
-    objections_text,
-    open_runtime,
-    profile_option,
-    read_graph,
-    read_input,
-    report_model,
-    shown_json,
-    test_row,
-    test_stage,
-    unsandboxed_option,
-)
+from caloron.cli.app import Answer, DryRun, Failed, Positive, attributes, group, planned
+from caloron.cli.commands.graph import common
 from caloron.cli.files import is_own_file, write_file
 from caloron.engine.graphs.runtime import GraphRuntime, RunOptions
 from caloron.engine.traces import new_run_id
@@ -64,8 +49,8 @@ def graph() -> None:
 
 @graph.command("run", dry_run=True)
 @click.argument("file")
-@input_option
-@profile_option
+@common.input_option
+@common.profile_option
 @click.option(
     "--durable", is_flag=True, help="Journal each call: after a crash the same run continues."
 )
@@ -77,7 +62,7 @@ def graph() -> None:
 @click.option("--timeout", type=_SECONDS, metavar="SECONDS", help="Time limit of the whole run.")
 @click.option("--stage-timeout", type=_SECONDS, metavar="SECONDS", help="Time limit of each call.")
 @click.option("--no-cache", is_flag=True, help="Run pure stages again, and cache nothing.")
-@unsandboxed_option
+@common.unsandboxed_option
 @click.option(
     "--isolate",
     type=click.Choice(["auto", "bwrap", "none"]),
@@ -95,20 +80,20 @@ def run_graph(file: str, dry_run: bool, **chosen: Any) -> Answer | DryRun:
       caloron graph run plan.json --input goal.json --durable --run-id plan-7
     """
     options = run_options(chosen)
-    runtime = open_runtime(unsandboxed=is_unsandboxed(chosen))
+    runtime = common.open_runtime(unsandboxed=is_unsandboxed(chosen))
     permissions = Permissions(
         effects=chosen["allow_effects"] or (),
         capabilities=chosen["allow_capabilities"] or (),
         budget_cents=chosen["budget_cents"],
     )
     try:
-        strict = is_strict(chosen["profile"])
-        prepared = prepare(read_graph(file), runtime.catalogue, permissions, strict=strict)
+        strict = common.is_strict(chosen["profile"])
+        prepared = prepare(common.read_graph(file), runtime.catalogue, permissions, strict=strict)
         if dry_run:
             steps = make_plan(prepared.root, runtime.catalogue).steps
             return DryRun(*(planned("run", _stage_name(runtime, s.stage_id)) for s in steps))
-        value = read_input(chosen["value"], strict=strict)
-        report_model(runtime, prepared)
+        value = common.read_input(chosen["value"], strict=strict)
+        common.report_model(runtime, prepared)
         result = runtime.run(prepared, value, options)
     except ExecutionError:
         output.note(f"caloron graph trace {options.run_id} shows the calls before the failure")
@@ -128,7 +113,7 @@ def run_graph(file: str, dry_run: bool, **chosen: Any) -> Answer | DryRun:
         "calls": len(result.trace.stages),
         "duration_ms": result.trace.duration_ms,
     }
-    return Answer(data, lambda: shown_json(result.output))
+    return Answer(data, lambda: common.shown_json(result.output))
 
 
 def is_unsandboxed(chosen: dict[str, Any]) -> bool:
@@ -161,8 +146,8 @@ def _stage_name(runtime: GraphRuntime, stage_id: str) -> str:
 
 @graph.command()
 @click.argument("file")
-@input_option
-@profile_option
+@common.input_option
+@common.profile_option
 def check(file: str, value: str | None, profile: str) -> Answer:
     """Report every error of a graph: its place, what was expected and what was found.
 
@@ -172,16 +157,16 @@ def check(file: str, value: str | None, profile: str) -> Answer:
       caloron graph check double.json
       caloron graph check double.json --input '{"n": "many"}' --output json
     """
-    runtime, strict = open_runtime(), is_strict(profile)
+    runtime, strict = common.open_runtime(), common.is_strict(profile)
     data: dict[str, Any] = {"valid": False, "profile": profile, "errors": []}
     try:
-        parsed = parse_graph(read_graph(file), strict=strict)
+        parsed = parse_graph(common.read_graph(file), strict=strict)
         data["composition_id"] = composition_id(parsed)
         if missing := unknown_references(parsed, runtime.catalogue, strict=strict):
             raise _objected("NOT_FOUND", data, missing)
         prepared = prepare(parsed, runtime.catalogue, strict=strict)
         if value is not None:
-            input_value = read_input(value, strict=strict)
+            input_value = common.read_input(value, strict=strict)
             errors = check_value(prepared.root, input_value, prepared.catalogue).errors
             if errors:
                 raise _objected("INVALID_ARGS", data, errors)
@@ -200,24 +185,24 @@ def check(file: str, value: str | None, profile: str) -> Answer:
 
 
 def _objected(code: str, data: dict[str, Any], errors: Iterable[GraphError]) -> Failed:
-    objections = [objection_data(error) for error in errors]
-    return Failed(code, objections_text(objections), data=data | {"errors": objections})
+    objections = [common.objection_data(error) for error in errors]
+    return Failed(code, common.objections_text(objections), data=data | {"errors": objections})
 
 
 @graph.command()
 @click.argument("file")
-@profile_option
+@common.profile_option
 def plan(file: str, profile: str) -> Answer:
     """Show what a graph would run, in which order and for how much.
 
     Example:
       caloron graph plan double.json --output table
     """
-    runtime = open_runtime()
+    runtime = common.open_runtime()
     catalogue = runtime.catalogue
-    prepared = prepare(read_graph(file), catalogue, strict=is_strict(profile))
+    prepared = prepare(common.read_graph(file), catalogue, strict=common.is_strict(profile))
     made = make_plan(prepared.root, catalogue)
-    steps = [
+    steps: list[dict[str, Any]] = [
         {"step": s.index, "stage": _stage_name(runtime, s.stage_id), "after": list(s.depends_on)}
         for s in made.steps
     ]
@@ -227,31 +212,27 @@ def plan(file: str, profile: str) -> Answer:
         "groups": [list(group) for group in made.groups],
         "effects": [effect.word for effect in prepared.effects],
         "cost_cents": prepared.cost_cents,
-        "time_ms_p50": made.cost.time_ms_p50,
-        "tokens_est": made.cost.tokens_est,
-        "memory_mb": made.cost.memory_mb,
+        **attributes(made.cost, "time_ms_p50", "tokens_est", "memory_mb"),
         "warnings": list(prepared.warnings),
     }
-    lines = [_step_line(step) for step in steps]
+    lines = []
+    for step in steps:
+        after = f"  after {', '.join(map(str, step['after']))}" if step["after"] else ""
+        lines.append(f"{step['step']:4}  {step['stage']}{after}")
     lines.append(f"effects: {', '.join(data['effects'])}; {data['cost_cents']} cents declared")
     return Answer(data, "\n".join(lines))
 
 
-def _step_line(step: dict[str, Any]) -> str:
-    after = ", ".join(map(str, step["after"]))
-    return f"{step['step']:4}  {step['stage']}" + (f"  after {after}" if after else "")
-
-
 @graph.command("id")
 @click.argument("file")
-@profile_option
+@common.profile_option
 def identify(file: str, profile: str) -> Answer:
     """Print the id of a graph: the same for every way to write the same composition.
 
     Example:
       caloron graph id double.json
     """
-    parsed = parse_graph(read_graph(file), strict=is_strict(profile))
+    parsed = parse_graph(common.read_graph(file), strict=common.is_strict(profile))
     id = composition_id(parsed)
     return Answer({"composition_id": id, "description": parsed.description}, id)
 
@@ -260,7 +241,7 @@ def identify(file: str, profile: str) -> Answer:
 @click.argument("file")
 @click.option("--svg", metavar="OUT", help="Also write it as a picture to this file.")
 @click.option("--force", is_flag=True, help="Also overwrite a file that is no picture.")
-@profile_option
+@common.profile_option
 def show(file: str, svg: str | None, force: bool, profile: str, dry_run: bool) -> Answer | DryRun:
     """Draw a graph: as a tree of text, and with --svg as a picture.
 
@@ -270,8 +251,8 @@ def show(file: str, svg: str | None, force: bool, profile: str, dry_run: bool) -
       caloron graph show double.json
       caloron graph show double.json --svg double.svg
     """
-    runtime = open_runtime()
-    parsed = parse_graph(read_graph(file), strict=is_strict(profile))
+    runtime = common.open_runtime()
+    parsed = parse_graph(common.read_graph(file), strict=common.is_strict(profile))
     drawing = text_of(parsed, runtime.catalogue)
     picture = None if svg is None else Path(svg).absolute()
     if picture is not None:
@@ -301,7 +282,7 @@ def trace(run: str | None) -> Answer:
       caloron graph trace
       caloron graph trace plan-7
     """
-    traces = open_runtime().traces
+    traces = common.open_runtime().traces
     if run is not None:
         data = traces.find(run)
         return Answer(data, _trace_text(data))
@@ -326,8 +307,8 @@ def _trace_text(run: dict[str, Any]) -> str:
 
 @graph.command()
 @click.argument("file")
-@profile_option
-@unsandboxed_option
+@common.profile_option
+@common.unsandboxed_option
 def test(file: str, profile: str, unsandboxed: bool) -> Answer:
     """Run the examples of a graph (`_examples` in its file) and of each of its stages.
 
@@ -337,15 +318,16 @@ def test(file: str, profile: str, unsandboxed: bool) -> Answer:
     Example:
       caloron graph test double.json
     """
-    runtime = open_runtime(unsandboxed=unsandboxed)
-    text = read_graph(file)
-    prepared = prepare(text, runtime.catalogue, strict=is_strict(profile))
+    runtime = common.open_runtime(unsandboxed=unsandboxed)
+    text = common.read_graph(file)
+    prepared = prepare(text, runtime.catalogue, strict=common.is_strict(profile))
     stages = runtime.stages_of(prepared)
     runtime.check_sandbox(stages)
-    rows = [
-        test_row(f"graph {prepared.composition_id[:12]}", _run_examples(runtime, prepared, text))
-    ]
-    return answer_tests(rows + [test_stage(runtime, stage) for stage in stages])
+    tried = _run_examples(runtime, prepared, text)
+    rows = [common.test_stage(runtime, stage) for stage in stages]
+    return common.answer_tests(
+        [common.test_row(f"graph {prepared.composition_id[:12]}", tried), *rows]
+    )
 
 
 def _run_examples(runtime: GraphRuntime, prepared: Prepared, text: bytes) -> ExampleReport:

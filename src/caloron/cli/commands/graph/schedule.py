@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from caloron.cli import output
-from caloron.cli.app import Answer, DryRun, Failed, group, planned
+from caloron.cli.app import Answer, DryRun, Failed, attributes, group, planned
 from caloron.cli.commands.graph.common import unsandboxed_option
 from caloron.cli.format import counted, one_line, utc
 from caloron.cli.render import aligned
@@ -70,7 +70,8 @@ def run(config: str, once: bool, unsandboxed: bool, dry_run: bool) -> Answer | D
     done: deque[dict[str, Any]] = deque(maxlen=_MAX_REPORTED_RUNS)
 
     def finished(run: FinishedRun) -> None:
-        done.append(_row(run))
+        data = attributes(run.outcome, "ok", "composition_id", "error")
+        done.append({"job": run.job.name, "run_id": run.run_id, **data})
         result = "ok" if run.outcome.ok else f"failed: {run.outcome.error}"
         output.note(f"{run.job.name}  {run.run_id}  {result}")
         graphs.call_webhook(run.job, run.outcome)
@@ -83,16 +84,6 @@ def run(config: str, once: bool, unsandboxed: bool, dry_run: bool) -> Answer | D
             output.note(f"{counted(len(timetable.jobs), 'job')} of {timetable.path}")
             _run_until_signalled(loop)
     return _answer(timetable, list(done), once=once)
-
-
-def _row(run: FinishedRun) -> dict[str, Any]:
-    return {
-        "job": run.job.name,
-        "run_id": run.run_id,
-        "ok": run.outcome.ok,
-        "composition_id": run.outcome.composition_id,
-        "error": run.outcome.error,
-    }
 
 
 def _answer(timetable: Schedule, rows: list[dict[str, Any]], *, once: bool) -> Answer:

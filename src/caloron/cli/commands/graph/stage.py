@@ -10,18 +10,7 @@ import click
 
 from caloron.cli import output
 from caloron.cli.app import Answer, DryRun, Failed, group, planned
-from caloron.cli.commands.graph.common import (
-    answer_tests,
-    input_option,
-    is_strict,
-    open_runtime,
-    profile_option,
-    read_input,
-    read_text,
-    shown_json,
-    test_stage,
-    unsandboxed_option,
-)
+from caloron.cli.commands.graph import common
 from caloron.cli.format import counted
 from caloron.engine.graphs.runtime import GraphRuntime, RunOptions
 from caloron.engine.traces import new_run_id
@@ -73,7 +62,7 @@ def list_stages(source: str | None, everything: bool) -> Answer:
       caloron stage list --output table
       caloron stage list --source user
     """
-    runtime = open_runtime()
+    runtime = common.open_runtime()
     rows = [
         {
             "name": spec.name,
@@ -103,7 +92,7 @@ def show_stage(name: str) -> Answer:
     Example:
       caloron stage show text_split
     """
-    runtime = open_runtime()
+    runtime = common.open_runtime()
     spec = runtime.catalogue.lookup(name).stage
     source, runs_here = runtime.source_of(spec), runtime.runner.code_version(spec) is not None
     lines = [
@@ -128,9 +117,9 @@ def show_stage(name: str) -> Answer:
 
 @stage.command("run", dry_run=True)
 @click.argument("name")
-@input_option
-@profile_option
-@unsandboxed_option
+@common.input_option
+@common.profile_option
+@common.unsandboxed_option
 def run_stage(
     name: str, value: str | None, profile: str, unsandboxed: bool, dry_run: bool
 ) -> Answer | DryRun:
@@ -140,14 +129,14 @@ def run_stage(
       caloron stage run text_upper --input '"hello"'
       caloron stage run dag_validate --input - < plan.json
     """
-    runtime, strict = open_runtime(unsandboxed=unsandboxed), is_strict(profile)
+    runtime, strict = common.open_runtime(unsandboxed=unsandboxed), common.is_strict(profile)
     options = RunOptions(run_id=new_run_id())
     spec = runtime.catalogue.lookup(name).stage
     if dry_run:
         return DryRun(planned("run", spec.name))
     graph = Graph(f"the stage {spec.name}", "0.1.0", Stage(spec.id, "both"))
     prepared = prepare(graph, runtime.catalogue, strict=strict)
-    result = runtime.run(prepared, read_input(value, strict=strict), options)
+    result = runtime.run(prepared, common.read_input(value, strict=strict), options)
     data = {
         "name": spec.name,
         "stage_id": spec.id,
@@ -155,14 +144,14 @@ def run_stage(
         "output": result.output,
         "duration_ms": result.trace.duration_ms,
     }
-    return Answer(data, lambda: shown_json(result.output))
+    return Answer(data, lambda: common.shown_json(result.output))
 
 
 @stage.command(dry_run=True)
 @click.argument("file")
 @click.option("--no-test", is_flag=True, help="Do not run its examples first.")
-@profile_option
-@unsandboxed_option
+@common.profile_option
+@common.unsandboxed_option
 def add(
     file: str, no_test: bool, profile: str, unsandboxed: bool, dry_run: bool
 ) -> Answer | DryRun:
@@ -175,8 +164,8 @@ def add(
       caloron stage add double.json
       caloron stage add double.json --dry-run
     """
-    runtime = open_runtime(unsandboxed=unsandboxed)
-    spec = parse_stage(read_text(file, "a stage"), strict=is_strict(profile))
+    runtime = common.open_runtime(unsandboxed=unsandboxed)
+    spec = parse_stage(common.read_text(file, "a stage"), strict=common.is_strict(profile))
     _refuse_unfit(runtime, spec)
     replaced = [s.id for s in runtime.catalogue.by_name(spec.name) if _is_active(s)]
     if dry_run:
@@ -214,13 +203,13 @@ def _refuse_unfit(runtime: GraphRuntime, spec: StageSpec) -> None:
 def _run_examples(runtime: GraphRuntime, spec: StageSpec) -> dict[str, Any]:
     if spec.examples:
         runtime.check_sandbox([spec])
-    return test_stage(runtime, spec)
+    return common.test_stage(runtime, spec)
 
 
 @stage.command("test")
 @click.argument("name", required=False)
 @_source_option
-@unsandboxed_option
+@common.unsandboxed_option
 def test_stages(name: str | None, source: str | None, unsandboxed: bool) -> Answer:
     """Run the examples of one stage or of all.
 
@@ -230,7 +219,7 @@ def test_stages(name: str | None, source: str | None, unsandboxed: bool) -> Answ
       caloron stage test
       caloron stage test text_split
     """
-    runtime = open_runtime(unsandboxed=unsandboxed)
+    runtime = common.open_runtime(unsandboxed=unsandboxed)
     if name is not None:
         specs = [runtime.catalogue.lookup(name).stage]
     else:
@@ -239,7 +228,7 @@ def test_stages(name: str | None, source: str | None, unsandboxed: bool) -> Answ
             for spec in runtime.catalogue
             if _is_active(spec) and source in (None, runtime.source_of(spec))
         ]
-    return answer_tests([_run_examples(runtime, spec) for spec in specs])
+    return common.answer_tests([_run_examples(runtime, spec) for spec in specs])
 
 
 @group()

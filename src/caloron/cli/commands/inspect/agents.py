@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
-from caloron.cli.app import Answer, group
+from caloron.cli.app import Answer, attributes, group
 from caloron.cli.format import counted
 from caloron.cli.render import aligned
 from caloron.domain.model.roles import REVIEWER, ROLES, SPRINT_ROLES
+from caloron.domain.reporting.kpis import Run
 from caloron.durations import span
+from caloron.engine import agent_view
 from caloron.engine.agent_dirs import differences, export
-from caloron.engine.agent_view import (
-    cycles_in,
-    describe,
-    events_of,
-    last_cycles,
-    queue_of,
-    retros_of,
-)
 from caloron.errors import CaloronError, NotFound, StoreError
 from caloron.ledger import reading
 from caloron.ledger.legacy import legacy_agents
@@ -82,7 +75,11 @@ def show(name: str, project: str | None) -> Answer:
         raise NotFound(f"no agent {name!r} has worked here", hint="caloron agents list")
     data = _agent(name, works) if works else _imported_agent(name, versions)
     data |= {
-        "by_sprint": [_in_sprint(name, own) for own in _grouped(works, "sprint_id").values()],
+        "by_sprint": [
+            {key: own[0][key] for key in ("sprint_id", "number")}
+            | {key: value for key, value in _agent(name, own).items() if key in _SUMS}
+            for own in _grouped(works, "sprint_id").values()
+        ],
         "work": [{k: v for k, v in work.items() if k != "agent_id"} for work in works],
         "adopted_versions": versions,
     }
@@ -113,22 +110,8 @@ def _grouped(works: list[dict[str, Any]], key: str) -> dict[str, list[dict[str, 
 
 
 _SUMS = (
-    "tasks",
-    "done",
-    "rounds",
-    "attempts",
-    "failed_attempts",
-    "duration_s",
-    "cost_usd",
-    "tokens",
-)
-
-
-def _in_sprint(name: str, works: list[dict[str, Any]]) -> dict[str, Any]:
-    """The sums of one sprint."""
-    sums = _agent(name, works)
-    sprint = {"sprint_id": works[0]["sprint_id"], "number": works[0]["number"]}
-    return sprint | {key: sums[key] for key in _SUMS}
+    "tasks", "done", "rounds", "attempts", "failed_attempts", "duration_s", "cost_usd", "tokens",
+)  # fmt: skip
 
 
 def _work_table(
@@ -162,31 +145,25 @@ def _folder_of(paths: ProjectPaths, name: str) -> dict[str, Any]:
     """The content of the agent's own folder."""
     agent_dir = paths.agents / name
     differences = _exported(paths, agent_dir)
-    state = cycles_in(agent_dir).load().state
+    state = agent_view.cycles_in(agent_dir).load().state
     own = {
         "agent_dir": str(agent_dir),
         "about": "",
-        "cycle": {
-            "number": state.cycle_number,
-            "status": state.status,
-            "last_action": state.last_action,
-            "last_action_result": state.last_action_result,
-            "result": state.result,
-            "work_in_progress": state.work_in_progress,
-            "next_target": state.next_target,
-        },
-        "cycles": [past._asdict() for past in last_cycles(agent_dir, _CYCLES)],
+        "cycle": {"number": state.cycle_number}
+        | attributes(state, "status", "last_action", "last_action_result", "result")
+        | attributes(state, "work_in_progress", "next_target"),
+        "cycles": [past._asdict() for past in agent_view.last_cycles(agent_dir, _CYCLES)],
         "differences": differences,
         "queue": [],
         "diary": [],
-        "retros": [str(page) for page in retros_of(agent_dir)],
+        "retros": [str(page) for page in agent_view.retros_of(agent_dir)],
     }
     # A file that cannot be read is among the differences, and hides nothing else.
     with suppress(StoreError):
         own |= {
-            "about": describe(paths.agents, name),
-            "queue": queue_of(agent_dir),
-            "diary": events_of(agent_dir, _DIARY),
+            "about": agent_view.describe(paths.agents, name),
+            "queue": agent_view.queue_of(agent_dir),
+            "diary": agent_view.events_of(agent_dir, _DIARY),
         }
     return own
 
@@ -234,73 +211,66 @@ def _imported_agent(name: str, versions: list[dict[str, Any]]) -> dict[str, Any]
     }
 
 
-def _words(versions: list[dict[str, Any]], key: str) -> list[str]:
-    return sorted({text for v in versions if isinstance(text := v.get(key), str) and text})
+def _words(rows: list[dict[str, Any]], key: str) -> list[str]:
+    """The different texts of one field; a row of an older version may have anything there."""
+    return sorted({text for row in rows if isinstance(text := row.get(key), str) and text})
 
 
 def _works(paths: ProjectPaths) -> list[dict[str, Any]]:
     """Each work item of an agent with all its attempts."""
     with reading.ledger_if_any(paths) as connection:
-        return list(_collect(connection)) if connection is not None else []
+        if connection is None:
+            return []
+        tasks = {(row["sprint"], row["id"]): row for row in reading.rows(connection, "task_rounds")}
+        numbers = sprint_numbers(connection)
+        runs: dict[str, list[Run]] = {}
+        for run in all_runs(connection):
+            if ROLES[run.role].needs_agent:
+                runs.setdefault(run.item, []).append(run)
+    return [_work(own, tasks, numbers) for own in runs.values()]
 
 
-def _collect(connection: sqlite3.Connection) -> Iterable[dict[str, Any]]:
-    tasks = {(row["sprint"], row["id"]): row for row in reading.rows(connection, "task_rounds")}
-    numbers = sprint_numbers(connection)
-    works: dict[str, dict[str, Any]] = {}
-    for run in all_runs(connection):
-        role = ROLES[run.role]
-        if not role.needs_agent:
-            continue
-        if run.item not in works:
-            sprint, task, work_name = run.item.split("/")
-            row = tasks.get((sprint, task))
-            works[run.item] = {
-                "agent_id": role.shared_agent or task,
-                "sprint_id": sprint,
-                "task": task,
-                "work": work_name,
-                "role": run.role,
-                "status": row["status"] if row else "",
-                "rounds": row["rounds"] if row else 0,
-                "attempts": 0,
-                "failed_attempts": 0,
-                "duration_s": 0.0,
-                "cost_usd": 0.0,
-                "tokens": 0,
-                "framework": "",
-                "model": "",
-                "number": numbers[sprint],
-            }
-        work = works[run.item]
-        work["attempts"] += 1
-        work["failed_attempts"] += run.end == "failed"
-        work["duration_s"] += run.seconds
-        work["cost_usd"] += run.usd
-        work["tokens"] += run.tokens
-        work["framework"] = run.framework or work["framework"]
-        work["model"] = run.model or work["model"]
-    return works.values()
+def _work(
+    runs: list[Run], tasks: dict[tuple[str, str], sqlite3.Row], numbers: dict[str, int]
+) -> dict[str, Any]:
+    sprint, task, work = runs[0].item.split("/")
+    row = tasks.get((sprint, task))
+    return {
+        "agent_id": ROLES[runs[0].role].shared_agent or task,
+        "sprint_id": sprint,
+        "task": task,
+        "work": work,
+        "role": runs[0].role,
+        "status": row["status"] if row else "",
+        "rounds": row["rounds"] if row else 0,
+        "attempts": len(runs),
+        "failed_attempts": sum(run.end == "failed" for run in runs),
+        "duration_s": sum(run.seconds for run in runs),
+        "cost_usd": sum(run.usd for run in runs),
+        "tokens": sum(run.tokens for run in runs),
+        "framework": next((run.framework for run in reversed(runs) if run.framework), ""),
+        "model": next((run.model for run in reversed(runs) if run.model), ""),
+        "number": numbers[sprint],
+    }
 
 
 def _agent(name: str, works: list[dict[str, Any]]) -> dict[str, Any]:
     tasks = {(work["sprint_id"], work["task"]): work for work in works}
-    done = sum(work["status"] == "Done" for work in tasks.values())
     rounds = sum(work["rounds"] for work in tasks.values())
     return {
         "agent_id": name,
         "sprints": len({work["sprint_id"] for work in works}),
         "tasks": len(tasks),
-        "done": done,
+        "done": sum(work["status"] == "Done" for work in tasks.values()),
         "rounds": len(works) if name == REVIEWER else rounds,
         "attempts": sum(work["attempts"] for work in works),
         "failed_attempts": sum(work["failed_attempts"] for work in works),
         "duration_s": round(sum(work["duration_s"] for work in works), 1),
         "cost_usd": round(sum(work["cost_usd"] for work in works), 4),
         "tokens": sum(work["tokens"] for work in works),
-        "roles": sorted({work["role"] for work in works}),
-        "frameworks": sorted({work["framework"] for work in works if work["framework"]}),
-        "models": sorted({work["model"] for work in works if work["model"]}),
+        "roles": _words(works, "role"),
+        "frameworks": _words(works, "framework"),
+        "models": _words(works, "model"),
         "adopted": False,
     }
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from caloron.cli import output
-from caloron.cli.app import Answer, command, named_sprint, sprint_option
+from caloron.cli.app import Answer, attributes, command, named_sprint, sprint_option
 from caloron.cli.format import counted, dollars
 from caloron.cli.project_view import as_data, imported_sprint, read_ledger
 from caloron.cli.render import Item, Page, Section, as_text, unmarked
@@ -20,7 +20,6 @@ from caloron.domain.model.sprint import State
 from caloron.domain.model.task import Task
 from caloron.domain.reporting.history import remembered, with_adopted
 from caloron.domain.reporting.kpis import (
-    Kpis,
     Run,
     blockers_of,
     compute_kpis,
@@ -32,19 +31,11 @@ from caloron.domain.reporting.kpis import (
 from caloron.domain.reporting.learnings import FATE, SprintRecord, as_of, improvements, same_meaning
 from caloron.domain.reporting.retro_page import Retro, review_sprint, write_retro_report
 from caloron.durations import span
-from caloron.ledger import reading
+from caloron.ledger import reading, run_history
 from caloron.ledger.learnings import kept_in_file
 from caloron.ledger.legacy import LegacySprints, find_legacy_sprint, legacy_sprints
 from caloron.ledger.locate import ProjectPaths, find_project
 from caloron.ledger.projects import load_project
-from caloron.ledger.run_history import (
-    REMEMBERED,
-    Figures,
-    ended_records,
-    figures_of,
-    find_sprint,
-    read_kept,
-)
 
 
 @command(project=True)
@@ -59,7 +50,9 @@ def show(sprint: str, project: str | None) -> Answer:
     data = _imported(find_project(project), sprint)
     if data is None:
         with read_ledger(project, sprint) as (_, connection):
-            data = _record(figures_of(connection, find_sprint(connection, sprint)))
+            data = _record(
+                run_history.figures_of(connection, run_history.find_sprint(connection, sprint))
+            )
     return Answer(data, lambda: as_text(_page(data)))
 
 
@@ -67,39 +60,27 @@ def _imported(paths: ProjectPaths, name: str) -> dict[str, Any] | None:
     """A sprint imported from an older version; only its summary is available."""
     with reading.ledger_if_any(paths) as connection:
         sprint = find_legacy_sprint(paths, connection, name)
-    if sprint is None:
-        return None
-    data, summary = imported_sprint(sprint)
-    failed = f"it ended with exit code {summary.exit_code}" if summary.exit_code else ""
-    unknown = ("work_time_s", "human_acts", "tests_passing", "review_cycles", "cost_usd", "tokens")
-    return data | {
-        "phase": "failed" if failed else "ended",
-        "stopped": failed,
-        "completed_at": summary.completed_at or None,
-        "duration_s": summary.duration_s,
-        "failed_tasks": summary.failed,
-        "avg_clarity": summary.clarity,
-        "supervisor_events": summary.interventions,
-        **dict.fromkeys(unknown),
-        "tools_used": dict.fromkeys(summary.tools, 1),
-        "blockers": list(summary.blockers),
-        "tasks": [],
-    }
+    return None if sprint is None else imported_sprint(sprint, *_FIELDS)
 
 
-def _record(figures: Figures) -> dict[str, Any]:
+_FIELDS = (
+    *("sprint_id", "number", "goal", "phase", "stopped", "completed_at", "duration_s"),
+    *("work_time_s", "total_tasks", "completed_tasks", "failed_tasks", "avg_clarity"),
+    *("supervisor_events", "human_acts", "tests_passing", "review_cycles", "cost_usd", "tokens"),
+    *("tools_used", "blockers", "tasks", "adopted"),
+)
+
+
+def _record(figures: run_history.Figures) -> dict[str, Any]:
     state, runs = figures.state, figures.runs
     kpis = compute_kpis(state, runs, time.time())
     return sprint_data(state, "sprint_id", "number", "goal", "phase", "stopped", "completed_at") | {
         "duration_s": kpis.sprint_time_s,
-        "work_time_s": kpis.work_time_s,
-        "total_tasks": kpis.total_tasks,
-        "completed_tasks": kpis.completed_tasks,
+        **attributes(kpis, "work_time_s", "total_tasks", "completed_tasks"),
         "failed_tasks": kpis.total_tasks - kpis.completed_tasks,
         "avg_clarity": kpis.avg_clarity,
         "supervisor_events": kpis.total_interventions,
-        "human_acts": kpis.human_acts,
-        "tests_passing": kpis.tests_passing,
+        **attributes(kpis, "human_acts", "tests_passing"),
         "review_cycles": sum(len(task.review.reviewed) for task in state.tasks.values()),
         "cost_usd": kpis.cost_usd,
         "tokens": kpis.total_tokens,
@@ -153,17 +134,12 @@ def _page(data: dict[str, Any]) -> Page:
 
 
 def _row(task: dict[str, Any]) -> tuple[str, ...]:
+    clarity = "-" if task["clarity"] is None else f"{task['clarity']}/10"
+    tools = ", ".join(task["tools"][:4]) or "-"
     return (
-        task["id"],
-        task["status"],
-        task["tests"] or "-",
-        str(task["review_rounds"]),
-        str(task["runs"]),
-        "-" if task["clarity"] is None else f"{task['clarity']}/10",
-        dollars(task["cost_usd"]),
-        ", ".join(task["tools"][:4]) or "-",
-        task["reason"],
-    )
+        task["id"], task["status"], task["tests"] or "-", str(task["review_rounds"]),
+        str(task["runs"]), clarity, dollars(task["cost_usd"]), tools, task["reason"],
+    )  # fmt: skip
 
 
 @command(project=True)
@@ -178,7 +154,10 @@ def metrics(project: str | None) -> Answer:
     records: list[SprintRecord] = []
     if paths.ledger.exists():
         with read_ledger(project) as (_, connection):
-            records, kept = ended_records(connection, last=0), read_kept(connection, -1)
+            records, kept = (
+                run_history.ended_records(connection, last=0),
+                run_history.read_kept(connection, -1),
+            )
             earlier = legacy_sprints(paths, connection)
     else:
         earlier = legacy_sprints(paths, None)
@@ -188,12 +167,16 @@ def metrics(project: str | None) -> Answer:
     adopted = [remembered(s.id, s.record) for s in reversed(earlier.sprints)]
     kept = with_adopted(kept, adopted)
     data = {"project": paths.name} | _totals(kept.sprints, records, earlier)
-    data["trends"] = _trends(records)
+    earlier_kpis = [record.kpis for record in records[:-1]]
+    data["trends"] = as_data(trends(records[-1].kpis, earlier_kpis)) if records else []
     data["improvements"] = [
         {"id": i.id, "status": i.status, "priority": i.priority, "text": i.text}
-        for i in improvements(records[-REMEMBERED:], kept)
+        for i in improvements(records[-run_history.REMEMBERED :], kept)
     ]
     return Answer(data, lambda: as_text(_metrics_page(data)))
+
+
+_SUMS = ("human_acts", "tests_passing", "fix_rounds", "failed_runs")
 
 
 def _totals(
@@ -222,11 +205,8 @@ def _totals(
         # Older versions did not record when their agents worked.
         "avg_work_time_s": _mean([record.kpis.work_time_s for record in ended]),
         "supervisor_events": sum(k.total_interventions for k in kpis),
-        "human_acts": sum(k.human_acts for k in kpis),
-        "tests_passing": sum(k.tests_passing for k in kpis),
         "review_cycles": sum(record.review_cycles for record in records),
-        "fix_rounds": sum(k.fix_rounds for k in kpis),
-        "failed_runs": sum(k.failed_runs for k in kpis),
+        **{name: sum(getattr(k, name) for k in kpis) for name in _SUMS},
         "cost_usd": round(sum(k.cost_usd for k in kpis), 4),
         "total_tokens": sum(k.total_tokens for k in kpis),
         "top_blockers": _top_blockers(records),
@@ -250,14 +230,6 @@ def _top_blockers(records: Sequence[SprintRecord]) -> list[list[Any]]:
     return [[first[key][:200], times] for key, times in counted.most_common(5)]
 
 
-def _trends(records: Sequence[SprintRecord]) -> list[dict[str, Any]]:
-    if not records:
-        return []
-    earlier: list[Kpis] = [record.kpis for record in records[:-1]]
-    rows: list[dict[str, Any]] = as_data(trends(records[-1].kpis, earlier))
-    return rows
-
-
 _TREND = ("number", "last sprint", "mean before", "n", "")
 
 
@@ -279,14 +251,11 @@ def _metrics_page(data: dict[str, Any]) -> Page:
     ]
     rows = [
         (
-            label(t["metric"]),
-            worded(t["metric"], t["now"]),
-            worded(t["metric"], t["before"]),
-            str(t["n"]),
-            t["direction"],
+            label(t["metric"]), worded(t["metric"], t["now"]), worded(t["metric"], t["before"]),
+            str(t["n"]), t["direction"],
         )
         for t in data["trends"]
-    ]
+    ]  # fmt: skip
     live = [i for i in data["improvements"] if i["status"] != "retired"]
     adopted = f", {data['adopted_sprints']} of them imported" if data["adopted_sprints"] else ""
     return Page(
@@ -316,10 +285,15 @@ def retro(sprint: str | None, project: str | None) -> Answer:
       caloron retro --sprint 3 --output json
     """
     with read_ledger(project, sprint) as (_, connection):
-        figures = figures_of(connection, find_sprint(connection, sprint or ""))
-        records, kept = ended_records(connection, last=0), read_kept(connection)
+        figures = run_history.figures_of(
+            connection, run_history.find_sprint(connection, sprint or "")
+        )
+        records, kept = (
+            run_history.ended_records(connection, last=0),
+            run_history.read_kept(connection),
+        )
     records, kept = as_of(figures.state.sprint.id, records, kept)
-    known = improvements(records[-REMEMBERED:], kept)
+    known = improvements(records[-run_history.REMEMBERED :], kept)
     review = review_sprint(figures.state, figures.runs, records, known, time.time())
     page = write_retro_report(review)
 

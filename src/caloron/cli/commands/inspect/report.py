@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import click
 import msgspec
 
-from caloron.cli.app import Answer, command, sprint_argument
-from caloron.cli.commands.sprint.take import merge_commits
+from caloron.answers import log_lines
+from caloron.cli import project_view
+from caloron.cli.app import Answer, attributes, command, sprint_argument
 from caloron.cli.format import counted, dollars, local_time
-from caloron.cli.project_view import (
-    ForgeLinks,
-    as_data,
-    display_phase,
-    inbox_data,
-    is_running,
-    known_forge,
-    orphaned_agents,
-    project_flag,
-    read_ledger,
-    take_command,
-    with_orphans,
-)
 from caloron.cli.render import FORMATS, Item, Linked, Page, Section, as_text, render
 from caloron.cli.sprint_view import agent_runs, sprint_data, task_data
 from caloron.domain.model.snapshots import PullSnapshot, ReviewSnapshot
@@ -46,22 +35,14 @@ from caloron.domain.reporting.kpis import (
 from caloron.domain.rules.verdicts import reason_of
 from caloron.durations import span
 from caloron.errors import CaloronError
-from caloron.failures import log_lines
 from caloron.git.checkout import Checkout
 from caloron.git.command import git
 from caloron.git.mirror import Mirror
 from caloron.git.repository import Size
+from caloron.ledger import run_history
 from caloron.ledger.ledger import read_state
 from caloron.ledger.locate import ProjectPaths, find_project
 from caloron.ledger.projects import load_project
-from caloron.ledger.run_history import (
-    figures_of,
-    find_sprint,
-    lost_engines,
-    merging_sprints,
-    sprint_numbers,
-    waiting_states,
-)
 from caloron.ledger.state_file import iso
 from caloron.ports import Remote
 from caloron.store import log
@@ -69,8 +50,6 @@ from caloron.store.lock import holder
 
 #: The owner of a run that belongs to no task.
 _OWNERS = {"po": "planner", "retro": "retro"}
-#: The inbox searches this many sprints for merged work that was not taken.
-_SEARCHED = 50
 
 
 class _Sprint(NamedTuple):
@@ -108,16 +87,16 @@ def report(sprint: str | None, form: str, project: str | None) -> Answer:
       caloron report 3 --format html > report.html
       caloron report --output json
     """
-    with read_ledger(project, sprint) as (paths, connection):
-        name = find_sprint(connection, sprint or "")
+    with project_view.read_ledger(project, sprint) as (paths, connection):
+        name = run_history.find_sprint(connection, sprint or "")
         reported = _Sprint(
             paths,
             read_state(connection, name),
-            figures_of(connection, name).runs,
-            lost_engines(connection, name),
-            orphaned_agents(paths, connection, name),
-            is_running(paths, name),
-            project_flag(paths, project),
+            run_history.figures_of(connection, name).runs,
+            run_history.lost_engines(connection, name),
+            project_view.orphaned_agents(paths, connection, name),
+            project_view.is_running(paths, name),
+            project_view.project_flag(paths, project),
             time.time(),
         )
     data = _report_data(reported)
@@ -129,14 +108,14 @@ def report(sprint: str | None, form: str, project: str | None) -> Answer:
 
 def _inbox(reported: _Sprint) -> list[InboxItem]:
     items = inbox_items(reported.state, running=reported.running, options=reported.flags)
-    return [with_orphans(item, reported.orphans, reported.flags) for item in items]
+    return [project_view.with_orphans(item, reported.orphans, reported.flags) for item in items]
 
 
 def _report_data(reported: _Sprint) -> dict[str, Any]:
     paths, state, runs = reported.paths, reported.state, reported.runs
     sprint, flags = state.sprint, reported.flags
     mirror = Mirror(paths.mirror, Remote(str(paths.forge_git)), sprint.settings.main_branch)
-    links = ForgeLinks(paths)
+    forge = project_view.known_forge(paths)
     orphaned = bool(reported.orphans)
     return sprint_data(
         state,
@@ -145,17 +124,19 @@ def _report_data(reported: _Sprint) -> dict[str, Any]:
     ) | {
         "project": paths.name,
         "running": reported.running,
-        "standing": display_phase(sprint.phase, running=reported.running, orphans=orphaned),
+        "standing": project_view.display_phase(
+            sprint.phase, running=reported.running, orphans=orphaned
+        ),
         "ended_at": iso(sprint.ended_at) or "",
         "main_before": _main_before(state, runs),
         "agent_s": round(sum(run.seconds for run in agent_runs(runs)), 1),
-        "tasks": [_task(reported, task, mirror, links) for task in state.tasks.values()],
-        "needs": inbox_data(_inbox(reported), {sprint.id: sprint.number}),
+        "tasks": [_task(reported, task, mirror, forge) for task in state.tasks.values()],
+        "needs": project_view.inbox_data(_inbox(reported), {sprint.id: sprint.number}),
         "rejections": _rejections(state),
         "problems": _problems(reported),
-        "agents": as_data(agent_kpis(state, runs)),
-        "kpis": as_data(compute_kpis(state, runs, reported.now)),
-        "bring": take_command(load_project(paths.name), state, flags),
+        "agents": project_view.as_data(agent_kpis(state, runs)),
+        "kpis": project_view.as_data(compute_kpis(state, runs, reported.now)),
+        "bring": project_view.take_command(load_project(paths.name), state, flags),
     }
 
 
@@ -171,7 +152,14 @@ def _main_before(state: State, runs: tuple[Run, ...]) -> str:
     return sprint.main_health.baseline or "not verified yet"
 
 
-def _task(reported: _Sprint, task: Task, mirror: Mirror, links: ForgeLinks) -> dict[str, Any]:
+def _web_page(pages: str, number: int | None) -> str:
+    """The web page of an issue or a pull request, without asking the forge."""
+    return f"{pages}{number}" if pages and number else ""
+
+
+def _task(
+    reported: _Sprint, task: Task, mirror: Mirror, forge: Mapping[str, str]
+) -> dict[str, Any]:
     state, number = reported.state, task.links.pull
     pull = state.pull_of(task)
     runs = [run for run in reported.runs if run.task == task.id]
@@ -184,13 +172,17 @@ def _task(reported: _Sprint, task: Task, mirror: Mirror, links: ForgeLinks) -> d
         *("reviews", "review_rounds", "runs", "agent_s", "elapsed_s", "cost_usd", "tokens"),
         "interventions",
         why=_why(state, task, runs, running=is_active) or task.reason,
-        issue_url=links.issue(task.links.issue),
-        pr_url=links.pull(number),
+        issue_url=_web_page(forge["pages"], task.links.issue),
+        pr_url=_web_page(forge.get("pull_pages", forge["pages"]), number),
         pr_state=pull.state if pull else None,
         pr_command=f"caloron pr show {number}{reported.flags}" if number else None,
         merge_commit=pull.merge_commit if pull else "",
         diff=asdict(size) if size else None,
-        reviews=_reviews(state, task),
+        reviews=[
+            attributes(review, "verdict", "author")
+            for review in _sorted_reviews(state)
+            if review.pull == number
+        ],
         runs=len(agent_runs(runs)),
         agent_s=round(sum(run.seconds for run in agent_runs(runs)), 1),
         elapsed_s=_elapsed(task, runs, reported.now if is_active else None),
@@ -222,14 +214,6 @@ def _elapsed(task: Task, runs: list[Run], now: float | None) -> float | None:
 def _sorted_reviews(state: State) -> list[ReviewSnapshot]:
     reviews = [item for item in state.objects.values() if isinstance(item, ReviewSnapshot)]
     return sorted(reviews, key=lambda review: review.id)
-
-
-def _reviews(state: State, task: Task) -> list[dict[str, str]]:
-    return [
-        {"verdict": review.verdict, "author": review.author}
-        for review in _sorted_reviews(state)
-        if task.links.pull is not None and review.pull == task.links.pull
-    ]
 
 
 def _size(state: State, task: Task, mirror: Mirror) -> Size | None:
@@ -279,13 +263,10 @@ def _problems(reported: _Sprint) -> list[dict[str, Any]]:
     if sprint.planning.failure:
         problems.append(_problem(sprint.planning.failure, log=sprint.planning.failure_log))
     for task in reported.state.tasks.values():
-        if (
-            task.status is Status.DONE
-            and verification_of(task) == "red, allowed"
-            and task.merge.verified
-        ):
+        verified = task.merge.verified
+        if task.status is Status.DONE and verified and verification_of(task) == "red, allowed":
             what = "merged although red, as main was"
-            problems.append(_problem(what, task.id, "verify", log=task.merge.verified.log))
+            problems.append(_problem(what, task.id, "verify", log=verified.log))
     return problems
 
 
@@ -323,7 +304,13 @@ def _page(reported: _Sprint, data: dict[str, Any]) -> Page:
             Section("Done", rows=[_HEAD, *(_done_row(t) for t in merged)], items=commands),
             Section("Waits for you", items=[_item(item) for item in _inbox(reported)]),
             Section("Not done", rows=[_LEFT, *(_left_row(t) for t in others)]),
-            Section("Changes requested", items=[_rejection_item(r) for r in data["rejections"]]),
+            Section(
+                "Changes requested",
+                items=[
+                    Item(f"{rejection['task']}: {rejection['reason']} ({rejection['author']})")
+                    for rejection in data["rejections"]
+                ],
+            ),
             Section("Problems", items=[_problem_item(p) for p in data["problems"]]),
             Section("Agents", rows=[_AGENTS, *map(_agent_row, agents)]),
         ],
@@ -387,16 +374,11 @@ def _last_cells(task: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _agent_row(agent: AgentKpis) -> tuple[str, ...]:
+    clarity = "-" if agent.clarity is None else f"{agent.clarity:.0f}/10"
     return (
-        agent.agent,
-        agent.role,
-        str(agent.runs),
-        str(agent.failed_runs),
-        span(agent.time_s),
-        dollars(agent.cost_usd),
-        str(agent.tokens),
-        "-" if agent.clarity is None else f"{agent.clarity:.0f}/10",
-    )
+        agent.agent, agent.role, str(agent.runs), str(agent.failed_runs), span(agent.time_s),
+        dollars(agent.cost_usd), str(agent.tokens), clarity,
+    )  # fmt: skip
 
 
 def _item(item: InboxItem) -> Item:
@@ -404,10 +386,6 @@ def _item(item: InboxItem) -> Item:
     printed = [line for file in item.files for line in log_lines(file)]
     text = f"{item.task or item.sprint}: {item.why}{holds}"
     return Item(text, item.commands, item.files, printed)
-
-
-def _rejection_item(rejection: dict[str, str]) -> Item:
-    return Item(f"{rejection['task']}: {rejection['reason']} ({rejection['author']})")
 
 
 def _problem_item(problem: dict[str, Any]) -> Item:
@@ -427,46 +405,42 @@ def inbox(project: str | None) -> Answer:
     """
     paths, states, agents, numbers = find_project(project), [], [], {}
     if paths.ledger.exists():
-        with read_ledger(project) as (_, connection):
-            states = waiting_states(connection)
-            agents = orphaned_agents(paths, connection)
-            numbers = sprint_numbers(connection)
-    flags = project_flag(paths, project)
+        with project_view.read_ledger(project) as (_, connection):
+            states = run_history.waiting_states(connection)
+            agents = project_view.orphaned_agents(paths, connection)
+            numbers = run_history.sprint_numbers(connection)
+    flags = project_view.project_flag(paths, project)
     items = [
-        with_orphans(item, [a for a in agents if a["sprint_id"] == item.sprint], flags)
+        project_view.with_orphans(item, [a for a in agents if a["sprint_id"] == item.sprint], flags)
         for state in reversed(states)
-        for item in inbox_items(state, running=is_running(paths, state.sprint.id), options=flags)
+        for item in inbox_items(
+            state, running=project_view.is_running(paths, state.sprint.id), options=flags
+        )
     ]
     items += _to_take(paths, flags)
-    data = {"project": paths.name, "needs": inbox_data(items, numbers)}
+    data = {"project": paths.name, "needs": project_view.inbox_data(items, numbers)}
     return Answer(data, lambda: _inbox_text(items))
 
 
 def _to_take(paths: ProjectPaths, flags: str) -> list[InboxItem]:
-    """Merged work that is not in the user's branch, once no engine runs."""
+    """Merged work that is not in the user's branch, once no engine runs.
+
+    The newest merge is the last commit that the branch can lack, so it names the sprint.
+    """
     project = load_project(paths.name)
     repository = project.repository
     if not repository or not paths.ledger.exists() or holder(paths.engine_lock) is not None:
         return []
     checkout = Checkout(repository)
-    branch = f"refs/heads/{known_forge(paths)['main']}"
+    branch = f"refs/heads/{project_view.known_forge(paths)['main']}"
     main = git(project.git_here, "rev-parse", "--verify", branch, check=False)
     if not main or not checkout.top.is_dir() or checkout.contains(main):
         return []
-    sprint = _newest_not_taken(paths, checkout)
+    with project_view.read_ledger(paths.name) as (_, connection):
+        merged = run_history.merging_sprints(connection, 1)
+        sprint = merged[0] if merged else run_history.find_sprint(connection)
     why = f"merged work is not in the branch that is checked out in {repository}"
     return [InboxItem(kind="take", sprint=sprint, why=why, commands=(f"caloron take{flags}",))]
-
-
-def _newest_not_taken(paths: ProjectPaths, checkout: Checkout) -> str:
-    """The newest sprint with merged work that is missing in the branch."""
-    with read_ledger(paths.name) as (_, connection):
-        merged = merging_sprints(connection, _SEARCHED)
-        for name in merged:
-            commits = merge_commits(read_state(connection, name))
-            if commits and not checkout.contains(*commits):
-                return name
-        return merged[0] if merged else find_sprint(connection)
 
 
 def _inbox_text(items: list[InboxItem]) -> str:

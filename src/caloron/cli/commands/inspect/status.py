@@ -1,4 +1,4 @@
-"""`caloron status` and `caloron why`: where the project stands.
+"""`caloron status`, `why` and `history`: where the project stands, and its sprints so far.
 
 People and scripts call them all day, so they read the tables of the ledger and import little: no
 YAML, no rules, no terminal library.
@@ -14,30 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from caloron.cli import output, project_view
 from caloron.cli.app import Answer, command
 from caloron.cli.format import local_time, one_line, utc
-from caloron.cli.project_view import (
-    UNKNOWN_FORGE,
-    WITHOUT_ENGINE,
-    imported_sprint,
-    known_forge,
-    orphan_line,
-    orphaned_agents,
-    require_ledger,
-)
-from caloron.cli.render import aligned
+from caloron.cli.render import aligned, cropped, screen_width
+from caloron.durations import span
 from caloron.errors import NotFound
 from caloron.ids import sprint_number
-from caloron.ledger import reading
-from caloron.ledger.legacy import LegacySprint, legacy_sprints
-from caloron.ledger.locate import (
-    ProjectPaths,
-    find_project,
-    has_current_project,
-    plain_settings,
-    project_names,
-    repository_here,
-)
+from caloron.ledger import locate, reading
+from caloron.ledger.legacy import legacy_sprints
 from caloron.slicing import cut_smaller, to_slice
 from caloron.store.lock import holder
 
@@ -60,16 +45,16 @@ def status(project: str | None) -> Answer:
       caloron status
       caloron status --output json
     """
-    if project is None and not has_current_project():
+    if project is None and not locate.has_current_project():
         return _no_project()
-    paths = find_project(project)
+    paths = locate.find_project(project)
     data = _project(paths)
     return Answer(data, lambda: _text(data, _settings(paths)))
 
 
 def _no_project() -> Answer:
     """This folder has no project: say what to do next."""
-    known, repository = project_names(), repository_here()
+    known, repository = locate.project_names(), locate.repository_here()
     text = 'No project is active. In a git repository, create one: caloron sprint "<goal>"'
     if repository is not None:
         text = f'{repository} has no project yet. Create one: caloron sprint "<goal>"'
@@ -80,7 +65,7 @@ def _no_project() -> Answer:
     return Answer(data, text)
 
 
-def _project(paths: ProjectPaths) -> dict[str, Any]:
+def _project(paths: locate.ProjectPaths) -> dict[str, Any]:
     settings = _settings(paths)
     data: dict[str, Any] = {"project": paths.name, "path": str(paths.path)}
     data |= {key: settings.get(key, "") for key in _SHOWN}
@@ -94,7 +79,9 @@ def _project(paths: ProjectPaths) -> dict[str, Any]:
         earlier = legacy_sprints(paths, connection, 1)
     data["total_sprints"] += earlier.total
     if data["last_sprint"] is None and earlier.sprints:
-        data["last_sprint"] = _imported(earlier.sprints[0])
+        data["last_sprint"] = _DEFAULTS | project_view.imported_sprint(
+            earlier.sprints[0], *_IMPORTED
+        )
     if who is not None:
         data["held_by"] = {key: who.get(key) for key in ("pid", "host", "started_at")}
         name = str(who.get("sprint") or "")
@@ -102,8 +89,8 @@ def _project(paths: ProjectPaths) -> dict[str, Any]:
     return data
 
 
-def _settings(paths: ProjectPaths) -> dict[str, str]:
-    settings = plain_settings(paths.config_file)
+def _settings(paths: locate.ProjectPaths) -> dict[str, str]:
+    settings = locate.plain_settings(paths.config_file)
     if settings is not None:
         return settings
     # Only a file that was edited by hand needs the slow YAML parser.
@@ -114,12 +101,12 @@ def _settings(paths: ProjectPaths) -> dict[str, str]:
     return {key: str(getattr(config, key)) for key in keys}
 
 
-def _forge(paths: ProjectPaths, settings: dict[str, str]) -> dict[str, str]:
+def _forge(paths: locate.ProjectPaths, settings: dict[str, str]) -> dict[str, str]:
     """The forge and how verdicts are written there, without asking it."""
-    kind, known = settings.get("forge") or "local", known_forge(paths)
+    kind, known = settings.get("forge") or "local", project_view.known_forge(paths)
     second_account = settings.get("reviewer_token_env") or settings.get("reviewer_token_file")
     reviews = "review" if kind == "local" or second_account else "comment"
-    remembered = known if known["kind"] == kind else UNKNOWN_FORGE
+    remembered = known if known["kind"] == kind else project_view.UNKNOWN_FORGE
     return {
         "kind": kind,
         "url": remembered["url"] or settings.get("host", ""),
@@ -151,10 +138,11 @@ _DEFAULTS: dict[str, Any] = {
     "running": [],
     "adopted": False,
 }
+_IMPORTED = ("sprint_id", "number", "goal", "completed_tasks", "total_tasks", "adopted")
 
 
 def _sprint(
-    paths: ProjectPaths, connection: sqlite3.Connection, running: str
+    paths: locate.ProjectPaths, connection: sqlite3.Connection, running: str
 ) -> dict[str, Any] | None:
     """The running sprint, else the last one."""
     row = reading.row(connection, "status_sprint", running=running)
@@ -173,11 +161,11 @@ def _sprint(
             "cost_usd": round(recorded["cost_usd"] or 0.0, 4),
             "sandboxed": not unsandboxed,
             "paused": _pauses(recorded["paused"]),
-            "outage": _outage(connection, name),
+            "outage": str(reading.read_outage(connection, name) or ""),
             "completed_tasks": sum(task["status"] == "Done" for task in tasks),
             "total_tasks": len(tasks),
             "tasks": tasks,
-            "running": orphaned_agents(paths, connection, name),
+            "running": project_view.orphaned_agents(paths, connection, name),
         }
     )
 
@@ -190,21 +178,6 @@ def _pauses(recorded: str | None) -> list[dict[str, str]]:
         for name, pause in pauses
         if pause["until"] > time.time()
     ]
-
-
-def _outage(connection: sqlite3.Connection, sprint: str) -> str:
-    """Why the forge is unavailable, as far as the last engine knew."""
-    if not reading.value(connection, "kv", key=f"forge_outage/{sprint}"):
-        return ""
-    from caloron.ledger.reading import read_outage
-
-    return str(read_outage(connection, sprint) or "")
-
-
-def _imported(sprint: LegacySprint) -> dict[str, Any]:
-    """The last sprint imported from an older version, until there is a new one."""
-    data, _ = imported_sprint(sprint)
-    return _DEFAULTS | data
 
 
 def _text(data: dict[str, Any], settings: dict[str, str]) -> list[str]:
@@ -234,7 +207,7 @@ def _text(data: dict[str, Any], settings: dict[str, str]) -> list[str]:
     for pause in sprint["paused"]:
         what = f"{pause['framework']}: {pause['what']}"
         lines.append(f"  Unavailable: {what} until {local_time(pause['until'])}")
-    lines += [f"  {orphan_line(agent)}" for agent in sprint["running"]]
+    lines += [f"  {project_view.orphan_line(agent)}" for agent in sprint["running"]]
     waits = (sprint["outage"], sprint["halted"], sprint["failure"])
     lines += [f"  Waits: {one_line(why, 100)}" for why in waits if why]
     rows = []
@@ -260,20 +233,17 @@ def _forge_lines(forge: dict[str, str]) -> list[str]:
 
 def _phase(data: dict[str, Any]) -> str:
     """The phase for people: a sprint runs only while an engine holds the project."""
-    phase = data["last_sprint"]["phase"]
+    sprint, engine = data["last_sprint"], data["held_by"]
+    phase, resume = sprint["phase"], f"caloron resume {sprint['sprint_id']}"
     if phase == "ended":
         return "ended"
-    engine = data["held_by"]
-    if engine and engine["sprint_id"] == data["last_sprint"]["sprint_id"]:
+    if engine and engine["sprint_id"] == sprint["sprint_id"]:
         return f"{phase} (process {engine['pid']})"
-    resume = f"caloron resume {data['last_sprint']['sprint_id']}"
-    if phase == "approval" and data["last_sprint"]["declined"]:
-        return f"its plan was declined by {data['last_sprint']['declined']} ({resume})"
+    if phase == "approval" and sprint["declined"]:
+        return f"its plan was declined by {sprint['declined']} ({resume})"
     if phase == "approval":
         return f"its plan waits for your approval ({resume})"
-    if data["last_sprint"]["running"]:
-        return f"{WITHOUT_ENGINE} (continue: {resume})"
-    return f"stopped (continue: {resume})"
+    return f"{project_view.WITHOUT_ENGINE if sprint['running'] else 'stopped'} (continue: {resume})"
 
 
 @command(project=True)
@@ -286,17 +256,17 @@ def why(task: str | None, project: str | None) -> Answer:
       caloron why fix-login
     """
     # `status` does not need these, and has to start fast.
+    from caloron.answers import log_lines
     from caloron.domain.reporting.explain import why as reason_of
     from caloron.domain.reporting.explain import why_sprint
-    from caloron.failures import log_lines
     from caloron.ledger.reading import light_state, read_outage
 
-    paths = find_project(project)
-    with closing(require_ledger(paths)) as connection:
+    paths = locate.find_project(project)
+    with closing(project_view.require_ledger(paths)) as connection:
         engine = holder(paths.engine_lock)
         state, begun = light_state(connection, (engine or {}).get("sprint", ""))
         outage = str(read_outage(connection, state.sprint.id) or "")
-        running = orphaned_agents(paths, connection, state.sprint.id)
+        running = project_view.orphaned_agents(paths, connection, state.sprint.id)
     if task is not None and task not in state.tasks:
         known = ", ".join(state.tasks) or "none yet"
         raise NotFound(f"sprint {state.sprint.id} has no task {task!r}", hint=f"tasks: {known}")
@@ -335,7 +305,109 @@ def why(task: str | None, project: str | None) -> Answer:
         lines += [f"  {log}", f"Fix main and run: caloron resume {state.sprint.id}",
                   f"Or continue anyway: caloron resume {state.sprint.id} --allow-red"]  # fmt: skip
     lines += [f"{t['id']}: {t['status']}: {t['why'] or 'it is done'}" for t in tasks]
-    lines += [orphan_line(agent) for agent in running]
+    lines += [project_view.orphan_line(agent) for agent in running]
     if stopped and not running:
         lines.append(f"The sprint is stopped; continue it: caloron resume {state.sprint.id}")
     return Answer(data, lines or "Every task is done.")
+
+
+@command(project=True)
+@click.option(
+    "--limit",
+    "-n",
+    type=click.IntRange(1, 10**9),
+    metavar="N",
+    default=20,
+    show_default=True,
+    help="Maximum number of sprints.",
+)
+def history(limit: int, project: str | None) -> Answer:
+    """List the sprints of the project, newest first.
+
+    Example:
+      caloron history --limit 5
+    """
+    paths = locate.find_project(project)
+    rows: list[dict[str, Any]] = []
+    total, running = 0, (holder(paths.engine_lock) or {}).get("sprint", "")
+    with reading.ledger_if_any(paths) as connection:
+        if connection is not None:
+            total = reading.value(connection, "sprint_count")
+            orphaned = {
+                agent["sprint_id"] for agent in project_view.orphaned_agents(paths, connection)
+            }
+            for row in reading.rows(connection, "history", limit=limit):
+                is_running, has_orphans = row["id"] == running, row["id"] in orphaned
+                phase = project_view.display_phase(
+                    row["phase"], running=is_running, orphans=has_orphans
+                )
+                rows.append(_history_row(row, phase))
+        earlier = legacy_sprints(paths, connection, limit)
+    if earlier.problem:
+        output.note(f"warning: {earlier.problem}")
+    if earlier.sprints:
+        rows += [project_view.imported_sprint(sprint, *_ROW) for sprint in earlier.sprints]
+        rows = sorted(rows, key=lambda row: -row["number"])[:limit]
+        total += earlier.total
+    data = {"project": paths.name, "total": total, "sprints": rows}
+    return Answer(
+        data, lambda: [line for row in rows for line in _history_lines(row)] or "No sprint yet."
+    )
+
+
+_ROW = (
+    *("sprint_id", "number", "goal", "phase", "completed_tasks", "total_tasks", "started_at"),
+    *("duration_s", "adopted", "outcome", "exit_code", "reason"),
+)
+
+
+def _history_row(row: sqlite3.Row, phase: str) -> dict[str, Any]:
+    """A row of the output; a sprint has an exit code only once it has ended."""
+    from caloron.domain.model.status import exit_code_for
+
+    ended, outcome, code, reason = row["ended_at"], phase, None, ""
+    if row["phase"] == "ended":
+        reason = row["stopped"] or ""
+        code = exit_code_for(stopped=reason, done=row["done"], total=row["total"])
+        outcome = "discarded" if row["discarded"] else "failed" if code else "ended"
+    return {
+        "sprint_id": row["id"],
+        "number": row["number"],
+        "goal": row["goal"],
+        "phase": row["phase"],
+        "completed_tasks": row["done"],
+        "total_tasks": row["total"],
+        "started_at": utc(row["created_at"]),
+        "duration_s": round(ended - row["created_at"], 1) if ended else None,
+        "adopted": False,
+        "outcome": outcome,
+        "exit_code": code,
+        "reason": reason,
+    }
+
+
+def _history_lines(row: dict[str, Any]) -> list[str]:
+    took = "" if row["duration_s"] is None else f", {span(row['duration_s'])}"
+    goal = _cut(row["goal"])
+    done = f"#{row['number']} {row['completed_tasks']}/{row['total_tasks']} tasks"
+    lines = [
+        f"{done}, {_outcome_text(row)}{took}{' (imported)' if row['adopted'] else ''}",
+        f"   {goal}",
+    ]
+    if row["reason"]:
+        lines.append(f"   {_cut(row['reason'])}")
+    return lines
+
+
+def _cut(text: str) -> str:
+    """One line; on a terminal no longer than the screen, with an ellipsis where it was cut."""
+    line = one_line(text)
+    return cropped(line, screen_width() - 3).rstrip() if output.is_terminal() else line
+
+
+def _outcome_text(row: dict[str, Any]) -> str:
+    if row["outcome"] == "failed":
+        return f"failed (exit code {row['exit_code']})"
+    if row["outcome"] in ("stopped", project_view.WITHOUT_ENGINE):
+        return f"{row['outcome']} (continue: caloron resume {row['sprint_id']})"
+    return str(row["outcome"])

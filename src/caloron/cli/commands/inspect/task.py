@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import click
 
 from caloron.agents.clis.registry import line_formatter
 from caloron.answers import closing_words, feedback_in
-from caloron.cli.app import Answer, command, sprint_name, sprint_option
+from caloron.cli.app import Answer, attributes, command, sprint_name, sprint_option
 from caloron.cli.format import one_line, utc
 from caloron.cli.project_view import require_ledger
 from caloron.cli.render import aligned, fitted
@@ -28,8 +27,6 @@ from caloron.ledger import reading
 from caloron.ledger.locate import ProjectPaths, find_project, require_id
 from caloron.ledger.run_history import find_sprint, runs_below, sprint_numbers
 
-#: Bytes of a log that are read at once.
-_PIECE = 1 << 16
 #: Lines that are read before the shown ones, to find the start of a feedback block.
 _LONGEST_BLOCK = 100
 
@@ -117,58 +114,33 @@ def _attempt(run: Path, numbers: dict[tuple[str, int], int], tail: int) -> dict[
 def _last(path: Path, count: int, readable: Callable[[str], str]) -> tuple[str, str]:
     """The last lines of a log as it is, and the same made readable, without feedback blocks.
 
-    It is read from its end, in pieces, until there are enough readable lines: the size of a log
-    does not matter, and a line is never cut.
+    Only as many lines are made readable as are needed: that takes longer than reading the log,
+    which the setting `output_cap_mb` limits.
     """
     try:
-        file = path.open("rb")
+        log = path.read_bytes().decode("utf-8", "replace")
     except FileNotFoundError:
         return "", ""
-    raw: list[str] = []
-    #: Readable lines, the last one first, each with the number of its line in `raw`.
+    raw = log.removesuffix("\n").split("\n") if log else []
+    #: Readable lines, the last one first, each with the number of its line from the end of `raw`.
     shown: list[tuple[str, int]] = []
-    with file:
-        for line in _backwards(file):
-            text = line.decode("utf-8", "replace")
-            lines = readable(text).split("\n") if text else [""]
-            raw.append(text)
-            # Nothing of some lines is for people.
-            if lines != [""] or not text:
-                shown += [(part, len(raw)) for part in reversed(lines)]
-            if len(shown) >= count + _LONGEST_BLOCK and len(_without_feedback(shown)) >= count:
-                break
+    for number, line in enumerate(reversed(raw), 1):
+        lines = readable(line).split("\n") if line else [""]
+        # Nothing of some lines is for people.
+        if lines != [""] or not line:
+            shown += [(part, number) for part in reversed(lines)]
+        if len(shown) >= count + _LONGEST_BLOCK and len(_without_feedback(shown)) >= count:
+            break
     kept = _without_feedback(shown)[:count]
     first = kept[-1][1] if len(kept) == count else len(raw)
-    return "".join(f"{line}\n" for line in reversed(raw[:first])), "\n".join(
-        part for part, _ in reversed(kept)
-    )
+    output = "".join(f"{line}\n" for line in raw[len(raw) - first :])
+    return output, "\n".join(part for part, _ in reversed(kept))
 
 
 def _without_feedback(shown: list[tuple[str, int]]) -> list[tuple[str, int]]:
     """Readable lines, the last one first, without those of feedback blocks."""
     inside = feedback_in([part for part, _ in reversed(shown)])
     return [line for line, of_block in zip(shown, reversed(inside), strict=True) if not of_block]
-
-
-def _backwards(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file, the last one first."""
-    position, rest = file.seek(0, os.SEEK_END), b""
-    first, piece = True, _PIECE
-    while position:
-        size = min(piece, position)
-        position -= size
-        file.seek(position)
-        *lines, last = (file.read(size) + rest).split(b"\n")
-        rest, lines = (lines[0], [*lines[1:], last]) if lines else (last, [])
-        # A long line is put together in few steps.
-        piece = _PIECE if lines else 2 * piece
-        for line in reversed(lines):
-            # The end of the last line is not an empty line.
-            if line or not first:
-                yield line
-            first = False
-    if rest or not first:
-        yield rest
 
 
 def _text(attempt: dict[str, Any]) -> str:
@@ -287,16 +259,13 @@ def _trace_attempt(run: Run, paths: ProjectPaths) -> dict[str, Any]:
     """One attempt with its outcome."""
     ended, finished = run.end != "running", run.end in ("done", "failed")
     return {
-        "item": run.item,
-        "role": run.role,
-        "attempt": run.attempt,
+        **attributes(run, "item", "role", "attempt"),
         "started_at": _iso(_ms(run.started_at)),
         "ended_at": _iso(_ms(run.started_at + run.seconds)) if ended else None,
         "duration_s": round(run.seconds, 1) if ended else None,
         "exit_code": run.exit_code if finished else None,
         "cost_usd": round(run.usd, 4),
-        "tokens": run.tokens,
-        "model": run.model,
+        **attributes(run, "tokens", "model"),
         # The folder of each claim has its token's number, which is not the attempt's.
         "logs": str(paths.runs / run.item / str(run.token or "")),
     }

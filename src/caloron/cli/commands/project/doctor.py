@@ -30,7 +30,8 @@ def doctor(project: str | None) -> Answer:
       caloron doctor
       caloron doctor --project shop --output json
     """
-    loaded = _project(project)
+    # The machine can be checked before there is any project.
+    loaded = load_project(project) if project or has_current_project() else None
     findings = [_printed(finding) for finding in examine(home())]
     findings.append(_printed(_framework(loaded)))
     if loaded is not None:
@@ -45,11 +46,6 @@ def doctor(project: str | None) -> Answer:
     names = ", ".join(finding.check for finding in failed)
     hint = failed[0].remedy if wants_json() else "follow the remedies above, then run it again"
     raise Failed("PRECONDITION_FAILED", f"agents cannot run here: {names}", hint=hint, data=data)
-
-
-def _project(name: str | None) -> Project | None:
-    """The project that commands act on; the machine can be checked before there is any."""
-    return load_project(name) if name or has_current_project() else None
 
 
 def _printed(finding: Finding) -> Finding:

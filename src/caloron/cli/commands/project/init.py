@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
-from caloron.cli.app import Answer, DryRun, command, exclude_each_other, planned
+from caloron.cli.app import Answer, DryRun, attributes, command, exclude_each_other, planned
 from caloron.cli.commands.project.new_project import create_active, framework_or_detected
+from caloron.cli.format import counted
+from caloron.engine.forge import access
+from caloron.engine.runs.runtime import identity
 from caloron.errors import AlreadyExists, NotFound, UsageError
-from caloron.ledger.locate import project_path, require_id
+from caloron.forge.local.forge import create_local_forge
+from caloron.git.checkout import Checkout
+from caloron.git.command import git_environment
+from caloron.git.mirror import Mirror
+from caloron.git.repository_context import RepoContext, read_repository_context
+from caloron.ledger.locate import is_clone_of, origin_of, project_path, require_id
 from caloron.ledger.projects import Project
-from caloron.ledger.settings import SECRET_SETTINGS, ProjectConfig, parse_setting
+from caloron.ledger.settings import (
+    SECRET_SETTINGS,
+    ProjectConfig,
+    parse_setting,
+    printable_value,
+)
+from caloron.ports import Forge, Remote, RepositoryInfo
 
 FORGES = ("local", "gitea", "github")
 _FILES = ("token_file", "reviewer_token_file", "ca_file")
@@ -87,12 +105,7 @@ def init(
         raise AlreadyExists(f"{project_path(name)} exists already", hint="choose another name")
     if forge == "local":
         return _plan_local(config) if dry_run else _create_local(config)
-    from caloron.cli.commands.project.remote import check_remote, create_remote
-
-    if dry_run:
-        return DryRun(*check_remote(config))
-    project, data, lines = create_remote(config)
-    return _created(project, lines, **data)
+    return _plan_remote(config) if dry_run else _create_remote(config)
 
 
 def _existing_path(key: str, value: str, *, is_folder: bool) -> str:
@@ -120,8 +133,6 @@ def _plan_local(config: ProjectConfig) -> DryRun:
 
 
 def _create_local(config: ProjectConfig) -> Answer:
-    from caloron.forge.local.forge import create_local_forge
-
     def populate(directory: Path) -> None:
         source = Path(config.repo) if config.repo else None
         create_local_forge(directory, source=source, name=config.name).close()
@@ -158,3 +169,155 @@ def _created(project: Project, lines: list[str], **more: Any) -> Answer:
         f'Next: {where}caloron sprint "what you want to have"{option}',
     ]
     return Answer(data | more, "\n".join(text))
+
+
+def _plan_remote(config: ProjectConfig) -> DryRun:
+    """Check everything; nothing is changed anywhere."""
+    with (
+        _open_remote(config) as (forge, about),
+        tempfile.TemporaryDirectory(prefix="caloron-init-") as folder,
+    ):
+        actions: list[dict[str, Any]] = []
+        if about.empty:
+            actions.append(planned(f"push {_first_commit(forge)} to", about.url))
+        else:
+            _fetch(config, forge, about, Path(folder))
+        return DryRun(
+            *actions,
+            planned("create project", str(project_path(config.name))),
+            planned("work on", f"{about.url}, {access.review_mode(about, forge)}"),
+            planned("switch to project", config.name),
+        )
+
+
+def _create_remote(config: ProjectConfig) -> Answer:
+    """Create the project; a repository without a commit gets its first one."""
+    contexts: list[RepoContext] = []
+    with _open_remote(config) as (forge, about):
+
+        def populate(directory: Path) -> None:
+            if about.empty:
+                _push_first_commit(config, forge, directory)
+            contexts.append(_fetch(config, forge, about, directory))
+
+        project = create_active(config, populate)
+        lines = _remote_lines(config, forge, about, contexts[0])
+        return _created(project, lines, **_remote_data(forge, about, contexts[0]))
+
+
+@contextmanager
+def _open_remote(config: ProjectConfig) -> Iterator[tuple[Forge, RepositoryInfo]]:
+    """Open the forge and check the repository; refused with what has to be fixed."""
+    if config.forge == "gitea" and not config.host:
+        raise UsageError(
+            "--forge gitea needs --host", hint="such as --host https://git.example.org"
+        )
+    _check_name(config)
+    with closing(access.reach(config)) as forge:
+        about = access.repository_info(config, forge)
+        if access.tokens_of(config).reviewer and forge.reviewer == forge.author:
+            raise UsageError(
+                f"both tokens belong to {forge.author}, who cannot approve its own pull requests",
+                hint="use the token of another account, or none: then verdicts are comments",
+            )
+        access.refuse_unfit(config, forge, about)
+        if about.empty:
+            _refuse_unrelated(config, None, "")
+        yield forge, about
+
+
+def _check_name(config: ProjectConfig) -> None:
+    """Refuse what cannot be the name of a repository, and suggest what was probably meant."""
+    repo = config.repo
+    if not repo:
+        raise UsageError(f"--forge {config.forge} needs --repo", hint="such as --repo ada/shop")
+    parts = repo.removesuffix("/").removesuffix(".git").split("/")
+    if repo.count("/") == 1 and all(parts) and not repo.endswith(".git"):
+        return
+    meant = "/".join(parts[-2:])
+    is_clear = len(parts) > 1 and all(parts[-2:]) and "@" not in meant and ":" not in meant
+    raise UsageError(
+        f"--repo {printable_value('repo', repo)} is not the name of a repository on a forge",
+        hint="give it as OWNER/NAME" + (f": --repo {meant}" if is_clear else ""),
+    )
+
+
+def _refuse_unrelated(config: ProjectConfig, mirror: Mirror | None, main: str) -> None:
+    """Refuse a checkout that is neither a clone of the repository nor shares its first commit."""
+    settings = msgspec.structs.asdict(config)
+    if not config.checkout or is_clone_of(settings, origin_of(Path(config.checkout))):
+        return
+    checkout = Checkout.around(Path(config.checkout))
+    roots = set(Mirror(checkout.top, Remote("")).roots("HEAD")) if checkout else set()
+    if mirror is None or not roots & set(mirror.roots(main)):
+        what = f"is not a clone of {config.repo}" if checkout else "is not a git repository"
+        raise UsageError(
+            f"--checkout {config.checkout} {what}", hint="give the folder of a clone of it, or none"
+        )
+
+
+def _first_commit(forge: Forge) -> str:
+    """What is pushed to a repository that has no commit."""
+    return f"a first commit (README.md) on {forge.main}"
+
+
+def _push_first_commit(config: ProjectConfig, forge: Forge, directory: Path) -> None:
+    mirror = _mirror(forge, directory)
+    readme = f"# {config.repo.partition('/')[2]}\n"
+    commit = mirror.commit_readme(readme, git_environment(identity(config)))
+    forge.push(mirror.path, forge.main, commit, "")
+
+
+def _mirror(forge: Forge, directory: Path) -> Mirror:
+    mirror = Mirror(directory / "mirror.git", forge.remote(), forge.main)
+    mirror.ensure()
+    return mirror
+
+
+def _fetch(
+    config: ProjectConfig, forge: Forge, about: RepositoryInfo, directory: Path
+) -> RepoContext:
+    """Fetch main, which proves that git has access too, and describe its files."""
+    mirror = _mirror(forge, directory)
+    commit = access.main_by_git(mirror, about.kind)
+    if not about.empty:
+        _refuse_unrelated(config, mirror, commit)
+    return read_repository_context(
+        mirror, commit, description=about.description, open_issues=about.open_issues
+    )
+
+
+def _remote_data(forge: Forge, about: RepositoryInfo, context: RepoContext) -> dict[str, Any]:
+    rules = [attributes(rule, "kind", "path") for rule in context.rules]
+    return {
+        "url": about.url,
+        "account": forge.author,
+        "reviewer": forge.reviewer,
+        "reviews": about.reviews,
+        "review_mode": access.review_mode(about, forge),
+        "first_commit": about.empty,
+        **attributes(about, "protected", "required_checks", "required_approvals"),
+        "notes": access.notes_on(forge, about),
+        "repository": msgspec.to_builtins(context) | {"rules": rules},
+    }
+
+
+def _remote_lines(
+    config: ProjectConfig, forge: Forge, about: RepositoryInfo, context: RepoContext
+) -> list[str]:
+    named = [f"{name} {count}" for name, count in context.languages.items()]
+    languages = f" ({', '.join(named[:4])})" if named else ""
+    lines = [
+        f"  Forge      {config.forge}: {about.url}",
+        f"  Account    {forge.author}",
+        f"  Reviews    {access.review_mode(about, forge)}",
+        f"  Framework  {config.framework}",
+        f"  Branch     {forge.main}, {counted(context.files, 'file')}{languages}",
+    ]
+    if about.empty:
+        lines.append(f"  Pushed     {_first_commit(forge)}: the repository had none")
+    if context.ci:
+        lines.append(f"  CI         {', '.join(context.ci)}")
+    if context.rules:
+        lines.append(f"  Rules      {', '.join(rule.path for rule in context.rules)}")
+    return [*lines, *(f"  Note       {note}" for note in access.notes_on(forge, about))]

@@ -6,6 +6,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,15 +21,8 @@ from caloron.cli.app import is_text
 from caloron.errors import AlreadyExists, CaloronError, PreconditionFailed, UsageError
 from caloron.git.checkout import Checkout
 from caloron.git.mirror import Mirror
-from caloron.ledger.locate import (
-    active_project_name,
-    find_project,
-    project_names,
-    project_path,
-    projects_for,
-    repository_of,
-)
-from caloron.ledger.projects import Project, create_project, load_project, set_active
+from caloron.ledger import locate
+from caloron.ledger.projects import Project, create_project, set_active
 from caloron.ledger.settings import ProjectConfig
 from caloron.ports import Remote
 
@@ -111,7 +105,11 @@ class NewProject(NamedTuple):
 
 def draft_here(framework: str | None) -> NewProject:
     """The draft of a project for the repository around the current folder."""
-    checkout = _checkout_here()
+    try:
+        checkout = Checkout.around(Path.cwd())
+    except OSError:
+        # The current folder was removed.
+        checkout = None
     if checkout is None:
         raise _no_repository()
     return _draft(checkout, framework)
@@ -119,22 +117,13 @@ def draft_here(framework: str | None) -> NewProject:
 
 def _no_repository() -> CaloronError:
     """A sprint changes and pays for one project: outside of a repository it has to be named."""
-    active = find_project(active_project_name())
-    repository = f" for {path}" if (path := repository_of(active)) else ""
+    active = locate.find_project(locate.active_project_name())
+    repository = f" for {path}" if (path := locate.repository_of(active)) else ""
     return UsageError(
         "this folder is not in a git repository, so it does not say which project is meant",
         hint=f"go to your repository, or name the project: --project {active.name} (the active"
-        f" one{repository}; known projects: {', '.join(project_names())})",
+        f" one{repository}; known projects: {', '.join(locate.project_names())})",
     )
-
-
-def _checkout_here() -> Checkout | None:
-    try:
-        here = Path.cwd()
-    except OSError:
-        # The current folder was removed.
-        return None
-    return Checkout.around(here)
 
 
 def _draft(checkout: Checkout, framework: str | None) -> NewProject:
@@ -155,7 +144,7 @@ def _draft(checkout: Checkout, framework: str | None) -> NewProject:
     config = ProjectConfig(name=name, framework=chosen, repo=str(checkout.top))
     files = Mirror(checkout.top, Remote(""))
     return NewProject(
-        Project(name, project_path(name), config),
+        Project(name, locate.project_path(name), config),
         checkout.branch(),
         commit,
         detect(files.files(commit), lambda path: files.read(commit, path)),
@@ -168,19 +157,17 @@ def _free_name(folder: str) -> str:
     plain = unicodedata.normalize("NFKD", folder).encode("ascii", "ignore").decode().lower()
     name = re.sub(r"[^a-z0-9_]+", "-", plain)[:_LONGEST_NAME].strip("-_") or "project"
     free, number = name, 1
-    while os.path.lexists(project_path(free)):
+    while os.path.lexists(locate.project_path(free)):
         number += 1
         suffix = f"-{number}"
         free = name[: _LONGEST_NAME - len(suffix)] + suffix
     return free
 
 
-def create(
-    draft: NewProject, tasks: tuple[PlannedTask, ...] | None, choices: Choices
-) -> tuple[Project, bool]:
+def create(draft: NewProject, tasks: tuple[PlannedTask, ...] | None, choices: Choices) -> bool:
     """Create the project whole, after every check that a sprint needs, or not at all.
 
-    The second value is False if another sprint in this repository created it meanwhile.
+    False if another sprint in this repository created it meanwhile.
     """
     from caloron.engine.session import check_start
     from caloron.forge.local.forge import create_local_forge
@@ -188,20 +175,14 @@ def create(
     config = draft.project.config
 
     def populate(directory: Path) -> None:
-        forge = create_local_forge(directory, source=Path(config.repo), name=config.name)
-        try:
-            check_start(
-                Project(config.name, directory, config),
-                forge,
-                tasks or (),
-                unsandboxed=choices.unsandboxed,
-            )
-        finally:
-            forge.close()
+        source, project = Path(config.repo), Project(config.name, directory, config)
+        with closing(create_local_forge(directory, source=source, name=config.name)) as forge:
+            check_start(project, forge, tasks or (), unsandboxed=choices.unsandboxed)
 
     try:
-        return create_active(config, populate), True
+        create_active(config, populate)
     except AlreadyExists:
-        if config.name not in projects_for(Path(config.repo)):
+        if config.name not in locate.projects_for(Path(config.repo)):
             raise
-        return load_project(config.name), False
+        return False
+    return True

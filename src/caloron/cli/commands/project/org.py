@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,12 @@ from caloron.agents.conventions import (
     render,
 )
 from caloron.cli import output
-from caloron.cli.app import Answer, DryRun, Failed, group, planned
+from caloron.cli.app import Answer, DryRun, Failed, attributes, group, planned
 from caloron.cli.project_view import known_forge
 from caloron.errors import AlreadyExists, NotFound, UsageError
 from caloron.git.command import git_process
 from caloron.ids import is_valid_id
-from caloron.ledger.locate import find_project, home
+from caloron.ledger.locate import home
 from caloron.ledger.projects import load_project
 from caloron.store.files import write_atomic
 
@@ -100,20 +101,23 @@ def validate(project: str | None) -> Answer:
 def _load(project: str | None) -> Conventions:
     if project is None:
         return load(home())
-    work_dir = load_project(project).workspace if is_valid_id(project) else None
-    return load(home(), _project_yaml(project), work_dir)
+    if not is_valid_id(project):
+        return load(home(), _file_in(project))
+    loaded = load_project(project)
+    # As agents get it: from the forge's main, not from a checkout.
+    file = f"{known_forge(loaded)['main']}:{PROJECT_FILE}"
+    done = git_process(loaded.git_here, "show", file)
+    text = done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
+    return load(home(), text, loaded.workspace)
 
 
-def _project_yaml(project: str) -> str | None:
-    if is_valid_id(project):
-        main = known_forge(find_project(project))["main"]
-        return _on_main(load_project(project).git_here, main)
-    directory = Path(project)
-    if not _is_directory(directory):
+def _file_in(directory: str) -> str | None:
+    # `Path.is_dir` raises for a name that no directory can have.
+    if not os.path.isdir(directory):  # noqa: PTH112
         raise NotFound(
-            f"{project!r} is neither a project nor a directory", hint="caloron projects list"
+            f"{directory!r} is neither a project nor a directory", hint="caloron projects list"
         )
-    file = directory / PROJECT_FILE
+    file = Path(directory) / PROJECT_FILE
     try:
         return file.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
@@ -124,25 +128,6 @@ def _project_yaml(project: str) -> str | None:
         ) from error
 
 
-def _is_directory(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):
-        # No directory can have this name.
-        return False
-
-
-def _on_main(forge: Path, main: str) -> str | None:
-    """The file as agents get it: from the forge's main, not from a checkout."""
-    done = git_process(forge, "show", f"{main}:{PROJECT_FILE}")
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
-
-
 def _data(conventions: Conventions) -> dict[str, Any]:
-    return {
-        "source": ", ".join(conventions.sources),
-        "organisation": conventions.organisation,
-        "is_empty": conventions.is_empty,
-        "rendered": render(conventions),
-        "warnings": list(conventions.warnings),
-    }
+    data = attributes(conventions, "organisation", "is_empty", "warnings")
+    return data | {"source": ", ".join(conventions.sources), "rendered": render(conventions)}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
 from caloron.agents.workspace.workspaces import remove_workspace
 from caloron.cli import output
-from caloron.cli.app import Answer, DryRun, command, confirm, group, planned
+from caloron.cli.app import Answer, DryRun, attributes, command, confirm, group, planned
 from caloron.cli.format import size
 from caloron.cli.project_view import disk_usage, ensure_unlocked, exclusive, state_files
 from caloron.cli.render import aligned
@@ -21,15 +21,7 @@ from caloron.errors import CaloronError, PreconditionFailed
 from caloron.git.checkout import Checkout
 from caloron.git.command import git
 from caloron.ids import ID_WORDS
-from caloron.ledger import reading
-from caloron.ledger.locate import (
-    ProjectPaths,
-    active_project_name,
-    find_project,
-    home,
-    project_names,
-    require_id,
-)
+from caloron.ledger import locate, reading
 from caloron.ledger.projects import load_project, set_active
 
 _SHOWN = ("repo", "backend", "framework", "work_dir")
@@ -54,8 +46,9 @@ def list_projects() -> Answer:
       caloron projects list --output table
     """
     active = _active()
-    rows = [_row(name, active) for name in project_names()]
-    rows += [_unusable(name) for name in project_names(valid=False)]
+    rows = [_row(name, active) for name in locate.project_names()]
+    problem = f"this name cannot be used: rename its folder to {ID_WORDS}"
+    rows += [_unusable(name, problem) for name in locate.project_names(valid=False)]
     lines = aligned([_cells(row) for row in rows], head=False)
     text = "\n".join(lines) or "No project yet. Create one: caloron init NAME"
     return Answer({"active": active, "projects": rows}, text)
@@ -69,7 +62,7 @@ def switch(name: str, dry_run: bool) -> Answer | DryRun:
     Example:
       caloron projects switch shop
     """
-    project = find_project(require_id(name, "project name"), need_ledger=False)
+    project = locate.find_project(locate.require_id(name, "project name"), need_ledger=False)
     if dry_run:
         return DryRun(planned("switch to project", project.name))
     set_active(project.name)
@@ -90,7 +83,7 @@ def delete(name: str, force: bool, dry_run: bool) -> Answer | DryRun:
       caloron projects delete scratch --dry-run
       caloron projects delete scratch --force
     """
-    project = find_project(require_id(name, "project name"), need_ledger=False)
+    project = locate.find_project(locate.require_id(name, "project name"), need_ledger=False)
     if project.path.is_symlink():
         raise PreconditionFailed(
             f"{project.path} is a link to {os.readlink(project.path)}",  # noqa: PTH115
@@ -118,24 +111,25 @@ def delete(name: str, force: bool, dry_run: bool) -> Answer | DryRun:
 def _active() -> str | None:
     """The active project; None if there is none, or it does not exist."""
     try:
-        return find_project(active_project_name(), need_ledger=False).name
+        return locate.find_project(locate.active_project_name(), need_ledger=False).name
     except CaloronError:
         # The list of projects names the problem of each.
         return None
 
 
 def _row(name: str, active: str | None) -> dict[str, Any]:
-    row: dict[str, Any] = {"name": name, "active": name == active}
+    is_active = name == active
     try:
         config = load_project(name).config
     except CaloronError as error:
-        return row | dict.fromkeys(_SHOWN, "") | {"problem": str(error)}
-    return row | {key: getattr(config, key) for key in _SHOWN} | {"problem": ""}
+        return _unusable(name, str(error), active=is_active)
+    shown = attributes(config, *_SHOWN)
+    return {"name": name, "active": is_active, **shown, "problem": ""}
 
 
-def _unusable(name: str) -> dict[str, Any]:
-    problem = f"this name cannot be used: rename its folder to {ID_WORDS}"
-    return {"name": name, "active": False} | dict.fromkeys(_SHOWN, "") | {"problem": problem}
+def _unusable(name: str, problem: str, *, active: bool = False) -> dict[str, Any]:
+    unknown = dict.fromkeys(_SHOWN, "")
+    return {"name": name, "active": active, **unknown, "problem": problem}
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -143,12 +137,12 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     return name, row["framework"], row["problem"] or row["repo"]
 
 
-def _parts(project: ProjectPaths) -> list[dict[str, Any]]:
+def _parts(project: locate.ProjectPaths) -> list[dict[str, Any]]:
     paths = (*sorted(project.path.iterdir()), *state_files(project.name))
     return [planned("delete", str(path), bytes=disk_usage(path)) for path in paths]
 
 
-def _not_taken(paths: ProjectPaths) -> str:
+def _not_taken(paths: locate.ProjectPaths) -> str:
     """Warn of merged work that exists only in the project's own forge."""
     try:
         project = load_project(paths.name, need_ledger=False)
@@ -168,7 +162,7 @@ def _not_taken(paths: ProjectPaths) -> str:
     )
 
 
-def _delete(project: ProjectPaths) -> None:
+def _delete(project: locate.ProjectPaths) -> None:
     """Rename the folder first, so that a crash leaves no half of a project."""
     was_active = _active() == project.name
     renamed = project.path.with_name(f".deleted-{project.name}-{os.getpid()}")
@@ -176,38 +170,18 @@ def _delete(project: ProjectPaths) -> None:
     try:
         project.path.rename(renamed)
         if was_active:
-            (home() / "active").unlink(missing_ok=True)
+            (locate.home() / "active").unlink(missing_ok=True)
         for file in state_files(project.name):
             file.unlink(missing_ok=True)
-        for folder in {renamed, *_of_project(leftovers, project.name)}:
-            remove_workspace(folder)
+        for folder in {renamed, *leftovers}:
+            # The name of another project may begin like this one.
+            if folder.name.removeprefix(f".deleted-{project.name}-").isdigit():
+                remove_workspace(folder)
     except OSError as error:
         raise PreconditionFailed(
             f"project {project.name} could not be deleted whole: {error}",
             hint=f"remove {renamed} yourself, and check {project.path}",
         ) from error
-
-
-def _of_project(folders: Iterable[Path], name: str) -> list[Path]:
-    """What an earlier attempt could not remove; another project's name may begin like this one."""
-    return [f for f in folders if f.name.removeprefix(f".deleted-{name}-").isdigit()]
-
-
-class Item(NamedTuple):
-    """A file, a folder, a branch of the forge or saved work that can be removed."""
-
-    kind: str
-    target: str
-    bytes: int
-
-    def as_dict(self) -> dict[str, Any]:
-        action = "forget" if self.kind == "salvage" else "delete"
-        return {"action": action, **self._asdict()}
-
-
-class CleanupPlan(NamedTuple):
-    items: list[Item]
-    kept: list[dict[str, Any]]
 
 
 @command(project=True, dry_run=True)
@@ -235,30 +209,36 @@ def clean(
       caloron clean --dry-run
       caloron clean --older-than 7 --yes
     """
-    paths = find_project(project)
+    paths = locate.find_project(project)
     if dry_run:
         ensure_unlocked(paths)
-        return DryRun(*(item.as_dict() for item in _cleanup_plan(paths, days, salvage).items))
+        items, _ = _cleanup_plan(paths, days, salvage)
+        return DryRun(*items)
     with exclusive(paths):
-        plan = _cleanup_plan(paths, days, salvage)
-        total = sum(item.bytes for item in plan.items)
-        if plan.items and not yes:
-            output.note("\n".join(_lines(plan)))
-            question = f"Remove these {len(plan.items)} ({size(total)})?"
-            confirm(question, "nothing was removed")
-        _remove(paths, plan.items)
-    removed = [item.as_dict() for item in plan.items]
-    end = f"Removed {len(plan.items)}, {size(total)}." if removed else "Nothing to remove."
-    data = {"project": paths.name, "removed": removed, "bytes": total, "kept": plan.kept}
-    return Answer(data, "\n".join((*_lines(plan), end)))
+        items, kept = _cleanup_plan(paths, days, salvage)
+        total = sum(item["bytes"] for item in items)
+        lines = [f"  {size(i['bytes']):>8}  {i['kind']:<9}  {i['target']}" for i in items]
+        lines += [f"  kept: {entry['target']}: {entry['reason']}" for entry in kept]
+        if items and not yes:
+            output.note("\n".join(lines))
+            confirm(f"Remove these {len(items)} ({size(total)})?", "nothing was removed")
+        _remove(paths, items)
+    end = f"Removed {len(items)}, {size(total)}." if items else "Nothing to remove."
+    data = {"project": paths.name, "removed": items, "bytes": total, "kept": kept}
+    return Answer(data, "\n".join((*lines, end)))
 
 
-def _cleanup_plan(paths: ProjectPaths, days: int, salvage: bool) -> CleanupPlan:
+def _cleanup_plan(
+    paths: locate.ProjectPaths, days: int, salvage: bool
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What can be removed, and the workspaces that have to stay."""
     before = time.time() - days * _DAY_S
-    finished = _finished_sprints(paths)
+    with reading.ledger_if_any(paths) as connection:
+        rows = reading.rows(connection, "finished") if connection else []
+        finished = {row["id"]: row["ended_at"] for row in rows}
     old = [sprint for sprint, ended in finished.items() if ended <= before]
     saved = _refs(paths, "refs/salvage", "refs/caloron/work")
-    items: list[Item] = []
+    items: list[dict[str, Any]] = []
     kept: list[dict[str, Any]] = []
     for sprint in finished:
         workspaces = sorted((paths.runs / sprint).glob("*/*/*/workspace"))
@@ -271,41 +251,39 @@ def _cleanup_plan(paths: ProjectPaths, days: int, salvage: bool) -> CleanupPlan:
             items += _items("workspace", workspace) + _items("home", workspace.parent / "home")
     # The pool belongs to a running engine; none runs while we have the lock.
     items += _items("pool", paths.path / "pool") + _items("trash", paths.path / "trash")
-    items += [
-        item for cache in _old_in(paths.path / "seeds", before) for item in _items("seed", cache)
-    ]
-    items += [item for log in _old_in(home() / "logs", before) for item in _items("defect", log)]
-    items += [Item("branch", name, 0) for name in _merged_branches(paths, old)]
+    for kind, folder in (("seed", paths.path / "seeds"), ("defect", locate.home() / "logs")):
+        for path in _old_in(folder, before):
+            items += _items(kind, path)
+    items += [_item("branch", name, 0) for name in _merged_branches(paths, old)]
     if salvage:
         of_old = tuple(f"refs/salvage/{sprint}/" for sprint in old)
-        items += [Item("salvage", ref, 0) for ref in saved if ref.startswith(of_old)]
-    return CleanupPlan(sorted(items), kept)
+        items += [_item("salvage", ref, 0) for ref in saved if ref.startswith(of_old)]
+    return sorted(items, key=lambda item: (item["kind"], item["target"])), kept
 
 
-def _items(kind: str, path: Path) -> list[Item]:
-    return [Item(kind, str(path), disk_usage(path))] if path.exists() else []
+def _item(kind: str, target: str, bytes: int) -> dict[str, Any]:
+    action = "forget" if kind == "salvage" else "delete"
+    return {"action": action, "kind": kind, "target": target, "bytes": bytes}
 
 
-def _finished_sprints(paths: ProjectPaths) -> dict[str, float]:
-    with reading.ledger_if_any(paths) as connection:
-        finished = reading.rows(connection, "finished") if connection else []
-        return {row["id"]: row["ended_at"] for row in finished}
+def _items(kind: str, path: Path) -> list[dict[str, Any]]:
+    return [_item(kind, str(path), disk_usage(path))] if path.exists() else []
 
 
-def _is_saved(paths: ProjectPaths, workspace: Path, refs: list[str]) -> bool:
+def _is_saved(paths: locate.ProjectPaths, workspace: Path, refs: list[str]) -> bool:
     """True if our own repository has the agent's work; git never runs in a workspace."""
     run = workspace.parent.relative_to(paths.runs)
     role = run.parent.name.rpartition("-")[2]
     return role not in CODE_ROLES or any(ref.endswith(f"/{run}") for ref in refs)
 
 
-def _refs(paths: ProjectPaths, *prefixes: str) -> list[str]:
+def _refs(paths: locate.ProjectPaths, *prefixes: str) -> list[str]:
     if not paths.mirror.exists():
         return []
     return git(paths.mirror, "for-each-ref", "--format=%(refname)", *prefixes).splitlines()
 
 
-def _merged_branches(paths: ProjectPaths, sprints: list[str]) -> list[str]:
+def _merged_branches(paths: locate.ProjectPaths, sprints: list[str]) -> list[str]:
     """Agents' branches that main contains; an unmerged one is the only copy of its work."""
     if not sprints or not paths.forge_git.exists():
         return []
@@ -322,24 +300,19 @@ def _old_in(folder: Path, before: float) -> Iterator[Path]:
             yield path
 
 
-def _remove(paths: ProjectPaths, items: list[Item]) -> None:
-    for item in items:
-        if item.kind == "salvage":
-            git(paths.mirror, "update-ref", "-d", item.target)
+def _remove(paths: locate.ProjectPaths, items: list[dict[str, Any]]) -> None:
+    for kind, target in ((item["kind"], item["target"]) for item in items):
+        if kind == "salvage":
+            git(paths.mirror, "update-ref", "-d", target)
             continue
-        if item.kind == "branch":
+        if kind == "branch":
             # `-d` checks again: a person may have pushed to it meanwhile.
-            git(paths.forge_git, "branch", "--quiet", "-d", "--", item.target)
+            git(paths.forge_git, "branch", "--quiet", "-d", "--", target)
             continue
         try:
-            remove_workspace(Path(item.target))
+            remove_workspace(Path(target))
         except OSError as error:
             raise PreconditionFailed(
-                f"{item.target} cannot be removed: {error}",
+                f"{target} cannot be removed: {error}",
                 hint="the items before it are removed; fix that and run it again",
             ) from error
-
-
-def _lines(plan: CleanupPlan) -> list[str]:
-    lines = [f"  {size(item.bytes):>8}  {item.kind:<9}  {item.target}" for item in plan.items]
-    return lines + [f"  kept: {entry['target']}: {entry['reason']}" for entry in plan.kept]

@@ -50,7 +50,7 @@ class Approver:
         """True if the plan is only made and kept."""
         return self._approval == "hold"
 
-    def answer(self, state: State, decided: Callable[[], bool] = lambda: False) -> Approval:
+    def answer(self, state: State, decided: Callable[[], bool]) -> Approval:
         if self._edited:
             # The edited plan is in the ledger now.
             self._editor(state).forget()
@@ -100,13 +100,11 @@ class Approver:
         count = len(state.tasks)
         these = "this task" if count == 1 else f"these {count} tasks"
         question = f"Run {these}? y: yes, N: not now, e: edit [y/N/e]"
+        on_forge = state.sprint.settings.plan_on_forge
         while True:
-            if state.sprint.settings.plan_on_forge:
-                text = _prompt_until(question, decided)
-                if text is None:
-                    return ""
-            else:
-                text = str(click.prompt(question, default="n", show_default=False))
+            text = _prompt_until(question, decided if on_forge else lambda: False)
+            if text is None:
+                return ""
             word = text.strip().lower() or "n"
             if word in ("y", "yes", "n", "no", "e", "edit"):
                 return word

@@ -42,20 +42,22 @@ def discard(sprint: str | None, yes: bool, dry_run: bool, project: str | None) -
     loaded = load_project(project)
     with closing(require_ledger(loaded)) as connection:
         state = read_state(connection, find_sprint(connection, sprint or ""))
-    if not can_be_discarded(state) and not _is_interrupted(state):
+    was_interrupted = state.sprint.discard.by and state.sprint.phase != "ended"
+    if not can_be_discarded(state) and not was_interrupted:
         return _nothing_to_discard(loaded, state)
     if dry_run:
         ensure_unlocked(loaded)
         return DryRun(*_actions(state))
     if not yes:
         _confirm(state)
-    data = _data(loaded, _discard(loaded, state.sprint.id))
+    from caloron.engine.session import exclusive
+    from caloron.engine.signals import LineListener
+
+    with exclusive(loaded) as session:
+        listener = LineListener(output.note, name_sprint=False)
+        state = session.discard(state.sprint.id, person(), listener)
+    data = _data(loaded, state)
     return Answer(data, _text(data))
-
-
-def _is_interrupted(state: State) -> bool:
-    """True if an earlier discard was interrupted."""
-    return bool(state.sprint.discard.by) and state.sprint.phase != "ended"
 
 
 def _nothing_to_discard(project: Project, state: State) -> Answer:
@@ -103,16 +105,8 @@ def _merged(state: State) -> list[str]:
     return [name for name, pull in pulls.items() if pull and pull.state == "merged"]
 
 
-def _discard(project: Project, name: str) -> State:
-    from caloron.engine.session import exclusive
-    from caloron.engine.signals import LineListener
-
-    with exclusive(project) as session:
-        return session.discard(name, person(), LineListener(output.note, name_sprint=False))
-
-
 def _data(project: Project, state: State) -> dict[str, Any]:
-    tasks = state.tasks.values()
+    tasks, to_close = state.tasks.values(), set(state.sprint.discard.closing)
     return {
         "project": project.name,
         "sprint_id": state.sprint.id,
@@ -121,15 +115,11 @@ def _data(project: Project, state: State) -> dict[str, Any]:
         "cancelled": [t.id for t in tasks if t.status is Status.CANCELLED],
         "merged": _merged(state),
         "closed": sorted(
-            name for name in set(state.sprint.discard.closing) if _is_closed(state, name)
+            name for name in to_close if getattr(state.objects.get(name), "state", "") == "closed"
         ),
         "kept": _kept(project, state.sprint.id),
         "undo": _undo(project, state),
     }
-
-
-def _is_closed(state: State, name: str) -> bool:
-    return getattr(state.objects.get(name), "state", "") == "closed"
 
 
 def _kept(project: Project, sprint: str) -> list[str]:
@@ -160,17 +150,14 @@ def _undo(project: Project, state: State) -> str:
     order = git(repository, "rev-list", "--first-parent", main, check=False).splitlines()
     newest_first = [commit[:12] for commit in order if commit in commits]
     # The line is made to be pasted: a branch may be named `$(…)`.
-    folder, forge = quote(f"undo-{state.sprint.id}"), quote(_clone_url(project))
+    url = str(project.forge_git)
+    if project.is_remote:
+        url = project.config.git_url or known_forge(project)["url"]
+    folder, forge = quote(f"undo-{state.sprint.id}"), quote(url)
     return (
         f"git clone {forge} {folder} && git -C {folder} revert --no-edit -m 1 "
         f"{' '.join(newest_first)} && git -C {folder} push origin {quote(main)}"
     )
-
-
-def _clone_url(project: Project) -> str:
-    if not project.is_remote:
-        return str(project.forge_git)
-    return project.config.git_url or known_forge(project)["url"]
 
 
 def _text(data: dict[str, Any]) -> str:

@@ -160,11 +160,6 @@ class LiveTable:
         # One line is for the number of hidden tasks.
         return chosen[: room - 1]
 
-    def _task_width(self, state: State) -> int:
-        """As wide as the longest id, but at most a quarter of the screen."""
-        longest = max(map(len, (*state.tasks, _MORE.format(len(state.tasks)))))
-        return min(longest, max(12, self.live.console.width // 4))
-
     def _title(self, state: State) -> Text:
         from rich.text import Text
 
@@ -173,11 +168,8 @@ class LiveTable:
         sprint = state.sprint
         done = sum(1 for t in state.tasks.values() if t.status is Status.DONE)
         progress = f"{done}/{len(state.tasks)} done" if state.tasks else "planning"
-        cost = (
-            f"  ${sprint.usage.spent.usd:.2f} of ${sprint.settings.budget_usd:.2f}"
-            if sprint.usage.spent.usd
-            else ""
-        )
+        spent, budget = sprint.usage.spent.usd, sprint.settings.budget_usd
+        cost = f"  ${spent:.2f} of ${budget:.2f}" if spent else ""
         stopping = "  stopping" if self._stopping_at else ""
         title = f"{sprint.id}{stopping}  {progress}{cost}  {one_line(sprint.goal)}"
         return Text(cropped(title, self.live.console.width).rstrip())
@@ -194,7 +186,9 @@ class LiveTable:
             return table
         table.caption = Text("\n".join(self._notes)) if self._notes else None
         table.title = self._title(state)
-        table.add_column("task", no_wrap=True, width=self._task_width(state), overflow="ellipsis")
+        longest = max(map(len, (*state.tasks, _MORE.format(len(state.tasks)))))
+        width = min(longest, max(12, self.live.console.width // 4))
+        table.add_column("task", no_wrap=True, width=width, overflow="ellipsis")
         table.add_column("status", no_wrap=True, width=10)
         # On a narrow screen the reason needs the space; it names the role too.
         roles = self.live.console.width >= _WIDE_ENOUGH_FOR_ROLES

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from typing import Any
 
 import click
@@ -91,8 +92,6 @@ class PlanEditor:
             self._open(before)
             try:
                 edited = self._read()
-            except FileNotFoundError:
-                edited = None
             except PlanProblem as problem:
                 if not self._again(problem):
                     return None
@@ -111,8 +110,6 @@ class PlanEditor:
         """True if there is an edit that is not recorded yet."""
         try:
             return self._read() not in (None, plan)
-        except FileNotFoundError:
-            return False
         except PlanProblem:
             return True
 
@@ -129,8 +126,8 @@ class PlanEditor:
         )
 
     def _read(self) -> tuple[PlannedTask, ...] | None:
-        """The tasks in the file; None if it is empty."""
-        data = self.file.read_bytes()
+        """The tasks in the file; None if it is empty or does not exist."""
+        data = self.file.read_bytes() if self.file.exists() else b""
         if len(data) > MAX_PLAN_BYTES:
             raise PlanProblem([f"it has {len(data)} bytes; at most {MAX_PLAN_BYTES} are allowed"])
         try:
@@ -248,9 +245,8 @@ _INDENT = "  "
 
 def plan_tree(plan: tuple[PlannedTask, ...], width: int) -> str:
     """The tasks, each below its last dependency; its other dependencies are named."""
-    above, below = _arranged(plan)
     tasks = {task.id: task for task in plan}
-    before = _before(plan)
+    above, below, before = _arranged(tasks)
     lines: list[str] = []
 
     def draw(name: str, first: str, rest: str) -> None:
@@ -270,38 +266,27 @@ def plan_tree(plan: tuple[PlannedTask, ...], width: int) -> str:
     return "\n".join(lines)
 
 
-def _before(plan: tuple[PlannedTask, ...]) -> dict[str, set[str]]:
-    """The direct and indirect dependencies of each task."""
-    before: dict[str, set[str]] = {}
-    while len(before) < len(plan):
-        for task in plan:
-            if task.id not in before and all(need in before for need in task.depends_on):
-                before[task.id] = set(task.depends_on).union(*(before[n] for n in task.depends_on))
-    return before
-
-
-def _arranged(plan: tuple[PlannedTask, ...]) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """The parent of each task in the tree (empty: none), and the children of each."""
-    tasks = {task.id: task for task in plan}
-    order = {task.id: number for number, task in enumerate(plan)}
+def _arranged(
+    tasks: dict[str, PlannedTask],
+) -> tuple[dict[str, str], dict[str, list[str]], dict[str, set[str]]]:
+    """The parent of each task in the tree (empty: none), its children, and all it depends on."""
+    order = list(tasks)
     depth: dict[str, int] = {}
     above: dict[str, str] = {}
-    waiting = list(tasks)
-    while waiting:
-        for name in waiting:
-            needs = tasks[name].depends_on
-            if all(need in depth for need in needs):
-                # The deepest dependency is the one that finishes last.
-                parent = max(needs, key=lambda need: (depth[need], order[need]), default="")
-                while parent and depth[parent] >= _DEEPEST:
-                    parent = above[parent]
-                above[name] = parent
-                depth[name] = 1 + max((depth[need] for need in needs), default=-1)
-        waiting = [name for name in waiting if name not in depth]
+    before: dict[str, set[str]] = {}
+    for name in TopologicalSorter({id: t.depends_on for id, t in tasks.items()}).static_order():
+        needs = tasks[name].depends_on
+        # The deepest dependency is the one that finishes last.
+        parent = max(needs, key=lambda need: (depth[need], order.index(need)), default="")
+        depth[name] = depth[parent] + 1 if parent else 0
+        before[name] = set(needs).union(*(before[need] for need in needs))
+        while parent and depth[parent] >= _DEEPEST:
+            parent = above[parent]
+        above[name] = parent
     below: dict[str, list[str]] = {}
     for name in sorted(tasks, key=lambda name: max(0, depth[name] - _DEEPEST)):
         below.setdefault(above[name], []).append(name)
-    return above, below
+    return above, below, before
 
 
 def _notes(task: PlannedTask, parent: str, others: list[str]) -> list[str]:

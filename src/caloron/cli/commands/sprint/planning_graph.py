@@ -5,13 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from caloron.cli import output
-from caloron.cli.commands.graph.common import (
-    as_failure,
-    open_runtime,
-    read_graph,
-    read_input,
-    report_model,
-)
+from caloron.cli.commands.graph import common
 from caloron.cli.commands.sprint.request import SprintRequest, mark_planning
 from caloron.cli.project_view import ensure_unlocked
 from caloron.domain.compat.plan_forms import Plan
@@ -30,9 +24,9 @@ def plan_with_graph(
     runner(request.project, request.project.config.framework).check()
     try:
         run = planning(
-            open_runtime(unsandboxed=request.choices.unsandboxed),
+            common.open_runtime(unsandboxed=request.choices.unsandboxed),
             graph,
-            read_graph(graph),
+            common.read_graph(graph),
             request.project,
             request.goal,
             number=number,
@@ -40,10 +34,10 @@ def plan_with_graph(
             more=_read_input(graph_input),
         )
     except GraphError as error:
-        raise as_failure(error) from error
+        raise common.as_failure(error) from error
     for warning in run.prepared.warnings:
         output.note(f"{run.name}: warning: {warning}")
-    report_model(run.at, run.prepared)
+    common.report_model(run.at, run.prepared)
     is_new = request.draft is not None
     if dry_run:
         plan = _plan(run, durable=False, is_new=is_new)
@@ -61,15 +55,15 @@ def _plan(run: Planning, *, durable: bool, is_new: bool) -> Plan:
         hint = "nothing was started; the same command repeats only what failed"
         if is_new and "there is no project" in error.reason:
             hint = "this graph reads the project, which does not exist yet: first `caloron init`"
-        raise as_failure(error, hint) from error
+        raise common.as_failure(error, hint) from error
     except RunInUse as error:
         raise InUse(str(error), hint="wait for it: it makes this very plan") from error
     except GraphError as error:
-        raise as_failure(error) from error
+        raise common.as_failure(error) from error
 
 
 def _read_input(text: str | None) -> dict[str, Any]:
-    value = read_input(text)
+    value = common.read_input(text)
     if value is None:
         return {}
     if not isinstance(value, dict):

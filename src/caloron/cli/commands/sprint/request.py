@@ -220,10 +220,9 @@ def ensure_project(request: SprintRequest) -> dict[str, Any]:
     if request.draft is not None:
         from caloron.cli.commands.project.new_project import create
 
-        _, is_ours = create(request.draft, request.tasks, request.choices)
-        created = request.draft if is_ours else None
-    if created is not None:
-        output.note(created.text(budget_usd=request.choices.budget_usd))
+        if create(request.draft, request.tasks, request.choices):
+            created = request.draft
+            output.note(created.text(budget_usd=request.choices.budget_usd))
     uncommitted, warning = uncommitted_changes(request.project)
     if warning:
         output.note(warning)

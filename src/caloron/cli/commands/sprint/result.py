@@ -89,9 +89,11 @@ def _stopped_answer(session: Session, state: State, data: dict[str, Any]) -> int
         hint += " --budget MORE"
     if sprint.phase == "approval":
         hint += " --yes"
-    if sprint.availability.pause_reason or sprint.phase == "approval":
-        raise Failed("STOPPED", _stopped_line(state), hint=hint, data=data)
-    output.stopped(_stopped_line(state), resume=hint, data=data)
+    line = _stopped_line(state)
+    if sprint.availability.pause_reason or sprint.phase == "approval" or output.wants_json():
+        raise Failed("STOPPED", line, hint=hint, data=data)
+    # A person stopped the sprint, so for people that is no error.
+    output.success(output.current_command(), {}, f"{line}.\nContinue with: {hint}")
     return STOPPED
 
 
@@ -114,7 +116,7 @@ def _without_plan(state: State) -> PreconditionFailed:
     """The sprint ended before its tasks: main is red, or there is no plan."""
     sprint = state.sprint
     if sprint.planning.failure_kind == "red_main":
-        from caloron.failures import log_lines
+        from caloron.answers import log_lines
 
         printed = [f"  | {line}" for line in log_lines(sprint.planning.failure_log)]
         return PreconditionFailed(
@@ -133,13 +135,16 @@ def _without_plan(state: State) -> PreconditionFailed:
 def report(session: Session, state: State) -> dict[str, Any]:
     """The sprint as data, for every format of the output."""
     project = session.project
+    with session.ledger.db.snapshot() as connection:
+        figures = figures_of(connection, state.sprint.id)
+    work_time_s = compute_kpis(figures.state, figures.runs, time.time()).work_time_s
     return sprint_data(
         state,
         *("sprint_id", "number", "goal", "phase", "duration_s", "baseline", "verify", "sandboxed"),
         *("budget_usd", "cost_usd", "estimated_cost_usd", "total_tasks", "completed_tasks"),
     ) | {
         "project": project.name,
-        "work_time_s": _work_time_s(session, state),
+        "work_time_s": work_time_s,
         "tasks": [_task(session, state, task) for task in state.tasks.values()],
         "bring": take_command(project, state, project_flag(project, project.name)),
         "forge": known_forge(project)["url"] if project.is_remote else str(project.forge_git),
@@ -158,9 +163,3 @@ def _task(session: Session, state: State, task: Task) -> dict[str, Any]:
         issue_url=session.forge.url(issue) if issue else "",
         pr_url=session.forge.url(pull, pull=True) if pull else "",
     )
-
-
-def _work_time_s(session: Session, state: State) -> float:
-    with session.ledger.db.snapshot() as connection:
-        figures = figures_of(connection, state.sprint.id)
-    return compute_kpis(figures.state, figures.runs, time.time()).work_time_s

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from types import FrameType
 from typing import Any
@@ -52,6 +51,8 @@ from caloron.ledger.ledger import Ledger, read_state
 from caloron.ledger.locate import ProjectPaths
 from caloron.ledger.projects import load_project
 from caloron.ledger.reading import open_ledger
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @command(project=True, dry_run=True)
@@ -194,8 +195,11 @@ def resume(
     approval: ApprovalMode = "yes" if yes else "ask" if _can_ask() else "hold"
     with exclusive(loaded) as session:
         name = wanted or _sprint_to_resume(session.ledger)
-        if edit:
-            _refuse_late_edit(session, name)
+        if edit and session.ledger.state(name).sprint.phase in ("running", "ended"):
+            raise PreconditionFailed(
+                f"the plan of sprint {name} cannot be edited any more: its tasks were started",
+                hint="`caloron status` shows them; nothing was changed",
+            )
         choices = Choices(**chosen)
         session.wait_for_forge(name, output.note)
         session.go_on(name, choices)
@@ -211,15 +215,6 @@ def _sprint_to_resume(ledger: Ledger) -> str:
     unfinished = ledger.unfinished()
     discarded = last not in unfinished and ledger.state(last).sprint.discard.by
     return unfinished[-1] if discarded and unfinished else last
-
-
-def _refuse_late_edit(session: Session, name: str) -> None:
-    state = session.ledger.state(name)
-    if state.sprint.phase in ("running", "ended"):
-        raise PreconditionFailed(
-            f"the plan of sprint {name} cannot be edited any more: its tasks were started",
-            hint="`caloron status` shows them; nothing was changed",
-        )
 
 
 def _resume_dry_run(project: ProjectPaths, wanted: str) -> DryRun:
@@ -255,11 +250,12 @@ def _run(session: Session, name: str, choices: Choices, approver: Approver) -> S
                 listener.stopping()
             engine.request_stop()
 
-        restore = _handle_signals(stop_or_exit)
+        before = {number: signal.signal(number, stop_or_exit) for number in _SIGNALS}
         try:
             return engine.run()
         finally:
-            restore()
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _show_conditions(session: Session, engine: Engine, listener: Listener) -> None:
@@ -289,14 +285,3 @@ def _show_conditions(session: Session, engine: Engine, listener: Listener) -> No
                 f"sprint {other} is unfinished; continue it: caloron resume {other},"
                 f" or discard it: caloron discard {other}"
             )
-
-
-def _handle_signals(handler: Callable[[int, FrameType | None], None]) -> Callable[[], None]:
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, handler) for number in numbers]
-
-    def restore() -> None:
-        for number, old in zip(numbers, before, strict=True):
-            signal.signal(number, old)
-
-    return restore

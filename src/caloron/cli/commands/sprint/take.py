@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from caloron.cli.app import Answer, DryRun, command, planned, sprint_argument
+from caloron.cli.app import Answer, DryRun, attributes, command, planned, sprint_argument
 from caloron.cli.format import counted
 from caloron.cli.project_view import require_ledger
 from caloron.cli.render import on_screen
@@ -44,8 +44,11 @@ def take(sprint: str | None, dry_run: bool, project: str | None) -> Answer | Dry
     main = _up_to_date(loaded)
     name, commit = _wanted(loaded, sprint, main)
     preview = checkout.preview_merge(loaded.git_here, commit, main)
+    if dry_run and preview.how == "nothing":
+        return DryRun()
     if dry_run:
-        return _planned(checkout, preview)
+        action = "merge into" if preview.how == "merge" else "fast-forward"
+        return DryRun(planned(action, _summary(checkout, preview)))
     head = preview.old
     if preview.how != "nothing":
         what = f"sprint {name}" if name else f"the merged work of project {loaded.name}"
@@ -108,13 +111,6 @@ def merge_commits(state: State) -> list[str]:
     return [pull.merge_commit for pull in pulls if pull and pull.merge_commit]
 
 
-def _planned(checkout: Checkout, preview: MergePreview) -> DryRun:
-    if preview.how == "nothing":
-        return DryRun()
-    action = "merge into" if preview.how == "merge" else "fast-forward"
-    return DryRun(planned(action, _summary(checkout, preview)))
-
-
 def _summary(checkout: Checkout, preview: MergePreview) -> str:
     size = preview.size
     return (
@@ -149,9 +145,7 @@ def _data(
         "from": preview.old,
         "to": head,
         "commits": preview.commits,
-        "files": preview.size.files,
-        "added": preview.size.added,
-        "removed": preview.size.removed,
+        **attributes(preview.size, "files", "added", "removed"),
     }
 
 

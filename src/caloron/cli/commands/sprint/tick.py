@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from typing import Any
 
 import click
 
-from caloron.cli.app import Answer, Positive, command, named_sprint, sprint_name
+from caloron.cli.app import Answer, Positive, attributes, command, named_sprint, sprint_name
 from caloron.cli.commands.sprint.live import Lines
 from caloron.cli.commands.sprint.result import sprint_answer
 from caloron.cli.format import counted
@@ -62,10 +63,8 @@ def tick(sprint_id: str | None, yes: bool, limit_s: float, project: str | None) 
         session = Session(load_project(paths.name))
     except InUse as error:
         return Answer({"skipped": True, "ended": False}, f"Skipped: {error}")
-    try:
+    with closing(session):
         return _tick(session, wanted, yes=yes, limit_s=limit_s)
-    finally:
-        session.close()
 
 
 def _find(sprint_id: str | None, project: str | None) -> tuple[ProjectPaths, str]:
@@ -91,25 +90,21 @@ def _tick(session: Session, wanted: str, *, yes: bool, limit_s: float) -> Answer
     result = OneShotRun(engine, limit_s=limit_s, approve=yes).run()
     if result.state.sprint.phase == "ended":
         return sprint_answer(session, result.state, _data(result.state) | {"ended": True})
-    return _answer(
-        _data(result.state)
-        | {
-            "actions_taken": list(result.actions_taken),
-            "ticks": result.ticks,
-            "agents": result.agents,
-            "outage": result.outage,
-        }
-    )
+    taken = attributes(result, "actions_taken", "ticks", "agents", "outage")
+    return _answer(_data(result.state) | taken)
 
 
 def _data(state: State) -> dict[str, Any]:
     now = time.time()
     reasons = {id: why(state, task, now) for id, task in state.tasks.items()}
+    sprint_why = "" if state.tasks else why_sprint(state.sprint, now)
+    if pause := state.sprint.availability.pause_reason:
+        sprint_why = f"waits: {pause}; `caloron tick --yes` continues"
     return {
         "sprint_id": state.sprint.id,
         "number": state.sprint.number,
         "phase": state.sprint.phase,
-        "why": _sprint_waits_for(state),
+        "why": sprint_why,
         "statuses": {id: str(task.status) for id, task in state.tasks.items()},
         "waits": {id: reason for id, reason in reasons.items() if reason},
         "actions_taken": [],
@@ -119,12 +114,6 @@ def _data(state: State) -> dict[str, Any]:
         "skipped": False,
         "ended": False,
     }
-
-
-def _sprint_waits_for(state: State) -> str:
-    if state.sprint.availability.pause_reason:
-        return f"waits: {state.sprint.availability.pause_reason}; `caloron tick --yes` continues"
-    return "" if state.tasks else why_sprint(state.sprint, time.time())
 
 
 def _answer(data: dict[str, Any]) -> Answer:
