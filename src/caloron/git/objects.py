@@ -13,7 +13,6 @@ import subprocess
 import threading
 import weakref
 from collections.abc import Sequence
-from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,16 +39,6 @@ class ObjectInfo(NamedTuple):
     size: int
 
 
-class Commit(NamedTuple):
-    """The fields of a commit object that callers use."""
-
-    parents: tuple[str, ...]
-    committer: str
-    email: str
-    committed_at: int
-    subject: str
-
-
 class ObjectReader:
     """Answers for several threads, one request at a time."""
 
@@ -69,10 +58,6 @@ class ObjectReader:
     def contents(self, name: str) -> bytes | None:
         answer = self._ask("contents", name)
         return answer[1] if answer else None
-
-    def commit(self, name: str) -> Commit | None:
-        data = self.contents(f"{name}^{{commit}}")
-        return _parse_commit(data) if data is not None else None
 
     def close(self) -> None:
         with self._lock:
@@ -154,28 +139,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             except OSError as error:
                 log.debug("the process is gone already", error=error)
     process.wait()
-
-
-def _parse_commit(data: bytes) -> Commit:
-    head, _, message = data.partition(b"\n\n")
-    headers = [line.split(b" ", 1) for line in head.split(b"\n") if not line.startswith(b" ")]
-    fields = {pair[0]: pair[1] for pair in headers if len(pair) == 2}
-    encoding = fields.get(b"encoding", b"utf-8").decode("ascii", "replace")
-    name, _, rest = _decoded(fields.get(b"committer", b""), encoding).partition(" <")
-    email, _, date = rest.rpartition("> ")
-    seconds = date.split(" ")[0]
-    lines = (line.rstrip() for line in _decoded(message, encoding).lstrip().split("\n"))
-    return Commit(
-        parents=tuple(pair[1].decode() for pair in headers if pair[0] == b"parent"),
-        committer=name,
-        email=email,
-        committed_at=int(seconds) if seconds.isdecimal() else 0,
-        subject=" ".join(takewhile(bool, lines)),
-    )
-
-
-def _decoded(text: bytes, encoding: str) -> str:
-    try:
-        return text.decode(encoding, "replace")
-    except LookupError:
-        return text.decode("utf-8", "replace")

@@ -67,15 +67,29 @@ class ForgeRepository(Repository):
             return {}
         try:
             with _git_started():
-                commits, damaged = self.branches(branches)
+                tips = {branch: self._commit_of(branch) for branch in branches}
         except GitError as error:
-            raise self.failure(("for-each-ref",), error.returncode, error.stderr) from error
-        for branch in damaged:
-            raise ForgeError(
-                f"{self.path}: branch {branch} is damaged, its ref names no commit",
-                hint="look with `git fsck`, then push the branch again",
-            )
-        return commits
+            raise self.failure(("cat-file",), error.returncode, error.stderr) from error
+        return {branch: tip for branch, tip in tips.items() if tip}
+
+    def _commit_of(self, branch: str) -> str:
+        ref = f"refs/heads/{branch}"
+        # Twice: a branch may be created between the look at the ref and the look at its file.
+        for _ in range(2):
+            info = self.objects.info(ref)
+            if info is not None and info.type == "commit":
+                return info.id
+            try:
+                (self.path / ref).read_bytes()
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                return ""
+            except OSError as error:
+                reason = f"cannot open {self.path / ref}: {error.strerror}"
+                raise ForgeUnavailable(reason) from error
+        raise ForgeError(
+            f"{self.path}: branch {branch} is damaged, its ref names no commit",
+            hint="look with `git fsck`, then push the branch again",
+        )
 
     def push_from(self, source: Path, branch: str, new: str, old: str) -> CompletedProcess[bytes]:
         """Move a branch from `old` to `new`, whose commits are in the repository `source`."""
