@@ -31,7 +31,6 @@ _REDIRECTS = 3
 _REMEMBERED = 256
 _MORE_PAGES = 1000
 _UNAUTHORIZED = 401
-FORBIDDEN = 403
 #: A server that sends a byte now and then never reaches the time-out of a single read.
 _WHOLE_ANSWER_S = 120.0
 SIZE_LIMIT = 32 << 20
@@ -301,7 +300,7 @@ class ForgeHttp:
             case 401:
                 return self._unauthorized(reason)
             case 403:
-                return Refused(
+                return Forbidden(
                     message,
                     response,
                     reason,
@@ -343,6 +342,10 @@ class Refused(ForgeError):
         super().__init__(message, hint=hint)
         self.status = response.status
         self.reason = reason
+
+
+class Forbidden(Refused):
+    """The account or its token lacks a right."""
 
 
 class _Unanswered(ForgeUnavailable):

@@ -194,7 +194,7 @@ def test_a_push_does_not_overwrite_a_concurrent_push_by_hand(
     annas_commit = clone.commit("hers", {"a.txt": "hers"}, start="feature")
     push_from = forge._repository.push_from
 
-    def late(source: Path, branch: str, new: str, old: str) -> subprocess.CompletedProcess[bytes]:
+    def late(source: Path, branch: str, new: str, old: str) -> str:
         clone.push("hers:feature")
         return push_from(source, branch, new, old)
 

@@ -91,15 +91,24 @@ class ForgeRepository(Repository):
             hint="look with `git fsck`, then push the branch again",
         )
 
-    def push_from(self, source: Path, branch: str, new: str, old: str) -> CompletedProcess[bytes]:
-        """Move a branch from `old` to `new`, whose commits are in the repository `source`."""
+    def push_from(self, source: Path, branch: str, new: str, old: str) -> str:
+        """Move a branch from `old` to `new`, whose commits are in the repository `source`.
+
+        Return the commit of the branch afterwards: another push may have been faster.
+        """
         ref = f"refs/heads/{branch}"
         lease = f"--force-with-lease={ref}:{old}"
         with _git_started():
             done = Repository(source, self._identity).process(
                 "push", "--quiet", lease, str(self.path), f"{new}:{ref}"
             )
-        return self._without_abandoned_lock(done)
+        self._without_abandoned_lock(done)
+        tip = self.tip(branch) or ""
+        if tip == old:
+            raise forge_error(
+                source, "push", done.returncode, done.stderr.decode("utf-8", "replace")
+            )
+        return tip
 
     def merged_tree(self, base: str, head: str) -> str:
         """The tree of both merged; `MergeConflict` names the files that need a decision."""
