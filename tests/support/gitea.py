@@ -511,10 +511,6 @@ class Server(Gitea):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def restart(self) -> None:
-        self._end(signal.SIGKILL)
-        self.start()
-
     def remove(self) -> None:
         self.close()
         self._end(signal.SIGKILL)

@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -28,7 +27,7 @@ from jsonschema.validators import extend
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
-from tests.support.http_server import Loopback
+from tests.support.http_server import HttpServer, Reply, Request
 
 _FETCH = Path(__file__).parents[2] / "scripts" / "github_api.sh"
 _URN = "urn:github"
@@ -328,7 +327,7 @@ def description() -> Description:
     return Description(Path(done.stdout.strip()))
 
 
-class GithubApi:
+class GithubApi(HttpServer):
     """A server on loopback that knows nothing but the description."""
 
     def __init__(self) -> None:
@@ -339,18 +338,7 @@ class GithubApi:
         self._replies: dict[tuple[str, str], list[_Reply]] = {}
         self._texts: dict[str, str] = {}
         self._lock = threading.Lock()
-        api = self
-
-        class Handler(_Handler):
-            def handle_one_request(self) -> None:
-                self.api = api
-                super().handle_one_request()
-
-        self._served = Loopback(Handler)
-        self.url = self._served.url
-
-    def close(self) -> None:
-        self._served.close()
+        super().__init__(self._answer)
 
     def reply(self, method: str, template: str, status: int = 0, **more: Any) -> None:
         """Answer an operation with another status, example, or other values in the example."""
@@ -366,7 +354,23 @@ class GithubApi:
         """Every operation that was asked for, once."""
         return sorted({(asked.template, asked.method) for asked in self.asked})
 
-    def handle(self, asked: Asked) -> tuple[int, dict[str, str], str | None]:
+    def _answer(self, request: Request) -> Reply:
+        parts = urlsplit(request.path)
+        path = parts.path.removeprefix(_ENTERPRISE)
+        asked = Asked(
+            request.method,
+            # A slash within a name is written %2F, as in the description's own clients.
+            self.description.template(path),
+            unquote(path),
+            dict(parse_qsl(parts.query, keep_blank_values=True)),
+            request.headers,
+            request.json,
+        )
+        status, headers, text = self._handle(asked)
+        content = (text or "").replace("https://api.github.com", f"{self.url}{_ENTERPRISE}")
+        return Reply(content, status, {"Content-Type": "application/json", **headers})
+
+    def _handle(self, asked: Asked) -> tuple[int, dict[str, str], str | None]:
         with self._lock:
             self.asked.append(asked)
             wrong = self.description.problems_of_request(asked)
@@ -403,41 +407,3 @@ class GithubApi:
                     reply.times -= 1
                 return reply
         return _Reply()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    api: GithubApi
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-    def _any(self) -> None:
-        # Where GitHub Enterprise Server has it.
-        asked = urlsplit(self.path.removeprefix("/api/v3"))
-        raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        path = asked.path.removeprefix(_ENTERPRISE)
-        request = Asked(
-            self.command,
-            # A slash within a name is written %2F, as in the description's own clients.
-            self.api.description.template(path),
-            unquote(path),
-            dict(parse_qsl(asked.query, keep_blank_values=True)),
-            {k.lower(): v for k, v in self.headers.items()},
-            json.loads(raw) if raw else None,
-        )
-        status, headers, text = self.api.handle(request)
-        content = (
-            (text or "").replace("https://api.github.com", f"{self.api.url}{_ENTERPRISE}").encode()
-        )
-        self.send_response_only(status)
-        for name, value in {"Content-Type": "application/json", **headers}.items():
-            self.send_header(name, value)
-        if status not in (204, 304):
-            self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if status not in (204, 304):
-            self.wfile.write(content)
-
-    do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _any  # noqa: N815

@@ -103,7 +103,7 @@ class HttpServer(Loopback):
                     # The client has closed the connection.
                     self.close_connection = True
 
-            do_GET = do_POST = do_PUT = do_PATCH = do_CONNECT = handle_any  # noqa: N815
+            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_CONNECT = handle_any  # noqa: N815
 
             def hang_up(self) -> None:
                 self.wfile.flush()
