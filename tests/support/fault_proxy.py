@@ -83,14 +83,7 @@ class FaultProxy:
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        proxy = self
-
-        class Handler(_Handler):
-            def handle_one_request(self) -> None:
-                self.proxy = proxy
-                super().handle_one_request()
-
-        self._served = Loopback(Handler)
+        self._served = Loopback(type("Handler", (_Handler,), {"proxy": self}))
         self.url = self._served.url
 
     def close(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
@@ -102,7 +101,7 @@ class ForgeHttp:
         self._client = client
         self._headers = dict(headers)
         self._sleep = sleep
-        self._known: OrderedDict[str, ForgeResponse] = OrderedDict()
+        self._known: dict[str, ForgeResponse] = {}
         self._lock = threading.Lock()
         #: True once the forge has accepted the token.
         self._authorized = False
@@ -134,7 +133,10 @@ class ForgeHttp:
         if response.status >= 300:
             raise self._refused(response, "GET", path)
         if polled and "etag" in response.headers:
-            self._remember(key, response)
+            with self._lock:
+                if len(self._known) >= _REMEMBERED:
+                    self._known.clear()
+                self._known[key] = response
         return response
 
     def pages(
@@ -285,13 +287,6 @@ class ForgeHttp:
                 hint="the repository was moved or renamed: put its new host and name in config.yml",
             )
         return target.geturl()
-
-    def _remember(self, key: str, response: ForgeResponse) -> None:
-        with self._lock:
-            self._known[key] = response
-            self._known.move_to_end(key)
-            while len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)
 
     def _refused(self, response: ForgeResponse, method: str, path: str) -> CaloronError:
         reason = self._token.hidden_in(_message(response))

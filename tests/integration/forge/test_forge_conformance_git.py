@@ -64,17 +64,12 @@ def test_a_push_replaces_only_what_it_expects(world: World) -> None:
     assert branch.commit == first
 
 
-def test_a_push_may_rewrite_a_branch(world: World) -> None:
+def test_a_push_may_rewrite_a_branch_and_may_be_repeated(world: World) -> None:
     first = world.clone.commit("feature", {"a.txt": "1"})
     rewritten = world.clone.commit("rewritten", {"a.txt": "2"})
-    world.forge.push(world.clone.path, "feature", first, "")
-    assert world.forge.push(world.clone.path, "feature", rewritten, first).commit == rewritten
-
-
-def test_a_repeated_push_succeeds(world: World) -> None:
-    first = world.clone.commit("feature", {"a.txt": "1"})
     done = world.forge.push(world.clone.path, "feature", first, "")
     assert plain(world.forge.push(world.clone.path, "feature", first, "")) == plain(done)
+    assert world.forge.push(world.clone.path, "feature", rewritten, first).commit == rewritten
 
 
 def test_a_branch_name_that_is_not_safe_is_refused(world: World) -> None:

@@ -147,15 +147,8 @@ class ForgeRepository(Repository):
     def first_with(self, commit: str, tip: str, base: str) -> str:
         """The commit on the first-parent line from `base` to `tip` that brought `commit` in."""
         line = self.git("rev-list", "--ignore-missing", "--first-parent", tip, "--not", base)
-        newest_first = line.split() or [tip]
-        low, high = 0, len(newest_first) - 1
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.contains(newest_first[middle], commit):
-                low = middle
-            else:
-                high = middle - 1
-        return newest_first[low]
+        above = {commit, *self.git("rev-list", "--ancestry-path", f"{commit}..{tip}").split()}
+        return [other for other in line.split() or [tip] if other in above][-1]
 
     @contextmanager
     def merge_lock(self, *, wait: bool = True) -> Iterator[bool]:
