@@ -12,20 +12,7 @@ from tests.integration.forge.people import files_at, main_of
 from tests.integration.forge.worlds import World, plain
 from tests.support.git import git
 
-UNSAFE = (
-    "",
-    "/a",
-    "-a",
-    "a..b",
-    "a b",
-    "a\n",
-    "x" * 300,
-    "a/",
-    "a//b",
-    ".a",
-    "a.lock",
-    "a/./b",
-)
+UNSAFE = ("", "/a", "-a", "a..b", "a b", "a\n", "x" * 300, "a/", "a//b", ".a", "a.lock", "a/./b")
 
 
 def files_on_main(world: World) -> dict[str, str]:

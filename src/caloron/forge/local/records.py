@@ -10,7 +10,7 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from sqlite3 import Row
 from typing import Any
@@ -109,14 +109,7 @@ class Change:
         row = self.row("pull", number=merged.number)
         if row is None or row["state"] != "open":
             return
-        self.write(
-            "end_pull",
-            number=merged.number,
-            state="merged",
-            head=merged.head,
-            commit=merged.commit,
-            by=merged.by,
-        )
+        self.write("end_pull", state="merged", **asdict(merged))
         for number in issues_closed_by(row["body"]):
             self.close_issue(number, merged.by)
 
