@@ -52,26 +52,13 @@ class ObjectReader:
 
     def info(self, name: str) -> ObjectInfo | None:
         """The object that a revision or a path such as `main:README.md` names; None: none."""
-        answer = self._ask("info", name)
-        return answer[0] if answer else None
-
-    def contents(self, name: str) -> bytes | None:
-        answer = self._ask("contents", name)
-        return answer[1] if answer else None
-
-    def close(self) -> None:
-        with self._lock:
-            self._stop()
-
-    def _ask(self, command: str, name: str) -> tuple[ObjectInfo, bytes] | None:
         if "\n" in name:
             # The protocol has one request per line. No caller needs such a name.
             return None
-        request = f"{command} {name}\n".encode("utf-8", "surrogateescape")
         with self._lock:
             for last in (False, True):
                 try:
-                    return self._exchange(request, contents=command == "contents")
+                    return self._exchange(f"{name}\n".encode("utf-8", "surrogateescape"))
                 except (OSError, EOFError) as error:
                     self._stop()
                     if last:
@@ -79,7 +66,11 @@ class ObjectReader:
                     log.debug("git cat-file is started again", repository=self._repository)
         raise AssertionError("the second try returns or raises")
 
-    def _exchange(self, request: bytes, *, contents: bool) -> tuple[ObjectInfo, bytes] | None:
+    def close(self) -> None:
+        with self._lock:
+            self._stop()
+
+    def _exchange(self, request: bytes) -> ObjectInfo | None:
         process = self._start()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -92,17 +83,11 @@ class ObjectReader:
         if header is None:
             # "missing" or "ambiguous".
             return None
-        info = ObjectInfo(header[1].decode(), header[2].decode(), int(header[3]))
-        if not contents:
-            return info, b""
-        data = process.stdout.read(info.size + 1)
-        if len(data) != info.size + 1:
-            raise EOFError
-        return info, data[:-1]
+        return ObjectInfo(header[1].decode(), header[2].decode(), int(header[3]))
 
     def _start(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            arguments = (*self._options, "cat-file", "--batch-command")
+            arguments = (*self._options, "cat-file", "--batch-check")
             self._process = subprocess.Popen(
                 git_argv(self._repository, arguments),
                 stdin=subprocess.PIPE,

@@ -161,24 +161,18 @@ class Repository:
         """The beginning of a file of a commit; empty if there is none."""
         try:
             info = self.objects.info(f"{commit}:{path}")
-            if info is None or info.type != "blob":
-                return ""
-            if info.size > limit:
-                data = self._beginning(info.id, limit)
-            else:
-                data = self.objects.contents(info.id) or b""
         except GitError as error:
             log.warning("a file of a commit cannot be read", error=error, commit=commit, path=path)
             return ""
-        return data.decode("utf-8", "replace")
-
-    def _beginning(self, blob: str, limit: int) -> bytes:
-        """Read a large file only as far as needed."""
-        with start_git(self.path, (*self._options, "cat-file", "blob", blob)) as process:
+        if info is None or info.type != "blob":
+            return ""
+        with start_git(self.path, (*self._options, "cat-file", "blob", info.id)) as process:
             assert process.stdout is not None
             data = process.stdout.read(limit)
             process.kill()
-        return data
+        if len(data) < min(info.size, limit):
+            log.warning("a file of a commit is damaged", commit=commit, path=path)
+        return data.decode("utf-8", "replace")
 
     def files(self, commit: str, limit: int | None = None) -> dict[str, str]:
         """The files of a commit with the ids of their content; submodules among them.

@@ -472,6 +472,17 @@ def test_a_verified_merge_is_pushed_where_main_is_not_protected(
     assert not _asked_to_merge(github_api)
 
 
+def test_a_verified_merge_is_refused_if_main_moves_before_the_push(
+    github_api: GithubApi, forge: Forge, pushed: PushedMerge
+) -> None:
+    theirs = git(pushed.verified.source, "commit-tree", "HEAD^{tree}", "-m", "theirs")
+    git(pushed.verified.source, "push", "-q", "-f", "origin", f"{theirs}:refs/heads/master")
+    with pytest.raises(StaleBase, match=theirs):
+        forge.merge(NUMBER, HEAD, pushed.base, "m", pushed.verified)
+    assert pushed.tip() == theirs
+    assert not _asked_to_merge(github_api)
+
+
 @pytest.mark.parametrize("why", ["protected", "ruleset", "only squash", "no right", "hook"])
 def test_github_merges_if_main_may_not_be_pushed_to(
     github_api: GithubApi, forge: Forge, pushed: PushedMerge, why: str
