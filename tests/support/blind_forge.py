@@ -8,28 +8,38 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from caloron.cli.start import run
 from caloron.forge.local.forge import LocalForge
-from caloron.ports import Merged
+from caloron.ports import Forge, Merged
 
 THEIRS = "parts/theirs"
 _ADA = ("-c", "user.name=Ada", "-c", "user.email=ada@localhost")
-_merge = LocalForge.merge
 
 
-def merge_blindly(
-    self: LocalForge, number: int, head: str, base: str, message: str, verified: object = None
-) -> Merged:
-    pull = self.pull(number)
-    if pull.branch.startswith("agent/a/") and pull.state == "open":
-        _push_theirs(Path(self.remote().url))
-    return _merge(self, number, head, "", message)
+def run_blind(adapter: Any, push_theirs: Callable[[Forge], None]) -> None:
+    """Run `caloron` with an adapter whose merges ignore the base that is expected."""
+    merge = adapter.merge
+
+    def merge_blindly(
+        self: Forge, number: int, head: str, base: str, message: str, verified: object = None
+    ) -> Merged:
+        pull = self.pull(number)
+        if pull.branch.startswith("agent/a/") and pull.state == "open":
+            push_theirs(self)
+        result: Merged = merge(self, number, head, "", message)
+        return result
+
+    adapter.merge = merge_blindly
+    run()
 
 
-def _push_theirs(forge: Path) -> None:
+def _push_theirs(local_forge: Forge) -> None:
     """Push once, however often the merge is tried."""
+    forge = Path(local_forge.remote().url)
     subjects = _git(forge, "log", "--format=%s", "main").splitlines()
     if THEIRS in subjects:
         return
@@ -50,5 +60,4 @@ def _git(repository: Path, *args: str) -> str:
 
 
 if __name__ == "__main__":
-    LocalForge.merge = merge_blindly  # type: ignore[method-assign]
-    run()
+    run_blind(LocalForge, _push_theirs)

@@ -9,27 +9,16 @@ from __future__ import annotations
 
 import os
 
-from caloron.cli.start import run
 from caloron.forge.remote.forge import RemoteForge
-from caloron.ports import Merged
-from tests.support.blind_forge import THEIRS
+from caloron.ports import Forge
+from tests.support.blind_forge import THEIRS, run_blind
 from tests.support.gitea import Person, Repository
 
 #: Address, login and token of the person, and the name of the repository.
 WHO = "BLIND_GITEA_PERSON"
-_merge = RemoteForge.merge
 
 
-def merge_blindly(
-    self: RemoteForge, number: int, head: str, base: str, message: str, verified: object = None
-) -> Merged:
-    pull = self.pull(number)
-    if pull.branch.startswith("agent/a/") and pull.state == "open":
-        _push_theirs()
-    return _merge(self, number, head, "", message)
-
-
-def _push_theirs() -> None:
+def _push_theirs(_: Forge) -> None:
     """Push once, however often the merge is tried."""
     url, login, token, repository = os.environ[WHO].split()
     theirs = Repository(Person(url, login, token), repository)
@@ -39,5 +28,4 @@ def _push_theirs() -> None:
 
 
 if __name__ == "__main__":
-    RemoteForge.merge = merge_blindly  # type: ignore[method-assign]
-    run()
+    run_blind(RemoteForge, _push_theirs)

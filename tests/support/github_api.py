@@ -17,18 +17,17 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from jsonschema import Draft202012Validator, ValidationError
+from jsonschema import Draft202012Validator
 from jsonschema.protocols import Validator
 from jsonschema.validators import extend
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
-from tests.support.http_server import Loopback
+from tests.support.http_server import HttpServer, Reply, Request
 
 _FETCH = Path(__file__).parents[2] / "scripts" / "github_api.sh"
 _URN = "urn:github"
@@ -37,6 +36,10 @@ _ENTERPRISE = "/api/v3"
 _REFUSALS = (" 401", " 403", " 404", " 405", " 409", " 410", " 422")
 #: Of the text of an operation: media types that it can answer with besides JSON.
 _MEDIA = re.compile(r"application/vnd\.github[\w.+-]+")
+
+
+#: The number of an item in a path.
+_INDEX = re.compile(r"\[\d+\]")
 
 
 class DescriptionMissing(Exception):
@@ -162,8 +165,8 @@ class Description:
             problems += [f"its body has {name!r}, which is no field of it" for name in sorted(more)]
         return problems
 
-    def answer(self, method: str, template: str, reply: _Reply) -> tuple[int, Any]:
-        """A status and an example of it, changed where a test says so; JSON, or None."""
+    def answer(self, method: str, template: str, reply: _Reply) -> tuple[int, Any, list[str]]:
+        """A status, an example of it, changed where a test says so, and what the change breaks."""
         operation = self.operation(method, template)
         assert operation, (method, template)
         good = sorted(int(code) for code in operation["responses"] if code.startswith("2"))
@@ -172,77 +175,33 @@ class Description:
         assert response is not None, f"{method} {template} never answers {status}"
         content = self.resolved(response).get("content", {}).get("application/json")
         if content is None:
-            return status, None
-        value = self._example(content, reply.example, f"{method} {template} {status}")
+            return status, None, []
+        example = self._example(content, reply.example, f"{method} {template} {status}")
+        # Some of the official examples are older than the official schema.
+        known = self._wrong(example, content["schema"])
         assert not callable(reply.change)
-        return status, _changed(value, reply.change)
+        value = _changed(copy.deepcopy(example), reply.change)
+        broken = [p for p in self._wrong(value, content["schema"]) if p not in known]
+        return status, value, broken
 
     def _example(self, content: dict[str, Any], name: str, where: str) -> Any:
-        """Return the named example, or the first that conforms, or the first, completed.
-
-        Some of the official examples are older than the official schema and lack a field that it
-        requires: such a field gets what the schema itself gives as its example.
-        """
+        """Return the named example, or the first that conforms, or the first."""
         named = content.get("examples", {})
         chosen = [self.resolved(each)["value"] for key, each in named.items() if name in ("", key)]
-        values = [self._unwrapped(value) for value in chosen]
+        # An example may refer to another example instead of a value.
+        values = [
+            self.resolved(value)["value"]
+            if isinstance(value, dict) and value.keys() == {"$ref"}
+            else value
+            for value in chosen
+        ]
         values += [content["example"]] if "example" in content else []
         if not values and where.endswith(_REFUSALS):
             # The text of a refusal has no example, only a schema.
-            known = self.resolved(content["schema"])["properties"]
-            return {field: self._sample(schema) for field, schema in known.items()}
+            values = [{"message": "text"}]
         assert values, f"{where} has no example {name}"
-        good = [value for value in values if not self._wrong(value, content["schema"])]
-        return copy.deepcopy(good[0]) if good else self._completed(values[0], content["schema"])
-
-    def _unwrapped(self, value: Any) -> Any:
-        """Follow an example that refers to another example instead of a value."""
-        if isinstance(value, dict) and value.keys() == {"$ref"}:
-            return self.resolved(value)["value"]
-        return value
-
-    def _completed(self, value: Any, schema: dict[str, Any]) -> Any:
-        value = copy.deepcopy(value)
-        for error in self._errors(value, schema):
-            if error.validator != "required":
-                continue
-            target = value
-            for part in error.absolute_path:
-                target = target[part]
-            required: Any = error.validator_value
-            broken: Any = error.schema
-            for name in set(required) - target.keys():
-                target[name] = self._sample(broken["properties"][name])
-        return value
-
-    def _sample(self, schema: dict[str, Any]) -> Any:
-        """A value for a field, as its own schema shows it."""
-        schema = self.resolved(schema)
-        if "example" in schema:
-            return schema["example"]
-        if schema.get("format") == "date-time":
-            return "2011-04-14T16:00:49Z"
-        if schema.get("nullable"):
-            return None
-        if "enum" in schema:
-            return schema["enum"][0]
-        if parts := schema.get("allOf") or schema.get("oneOf") or schema.get("anyOf"):
-            return self._sample(parts[0])
-        if schema.get("type") == "object" or "properties" in schema:
-            known = schema.get("properties", {})
-            return {name: self._sample(known[name]) for name in schema.get("required", ())}
-        plain = {"string": "text", "integer": 1, "number": 1, "boolean": False, "array": []}
-        return plain[schema["type"]]
-
-    def problems_of_answer(self, method: str, template: str, status: int, value: Any) -> list[str]:
-        """List the deviations of an answer from the schema of its status."""
-        operation = self.operation(method, template)
-        assert operation
-        response = self.resolved(operation["responses"][str(status)])
-        content = response.get("content", {}).get("application/json")
-        if content is None:
-            return [] if value is None else ["it has no body"]
-        return self._wrong(value, content["schema"])
+        good = (value for value in values if not self._wrong(value, content["schema"]))
+        return next(good, values[0])
 
     def media(self, method: str, template: str) -> set[str]:
         """The other media types that the text of an operation names."""
@@ -250,11 +209,12 @@ class Description:
         return set(_MEDIA.findall(operation.get("description", "")))
 
     def _wrong(self, value: Any, schema: dict[str, Any]) -> list[str]:
-        return [f"{e.json_path} {e.message[:200]}" for e in self._errors(value, schema)]
-
-    def _errors(self, value: Any, schema: dict[str, Any]) -> list[ValidationError]:
+        """The deviations of a value from a schema; the items of a list count as one."""
         validator = _validator()(_rooted(schema), registry=self._registry)
-        return list(validator.iter_errors(value))
+        return [
+            f"{_INDEX.sub('[]', e.json_path)} {e.message[:200]}"
+            for e in validator.iter_errors(value)
+        ]
 
 
 def _rooted(schema: Any) -> Any:
@@ -328,7 +288,7 @@ def description() -> Description:
     return Description(Path(done.stdout.strip()))
 
 
-class GithubApi:
+class GithubApi(HttpServer):
     """A server on loopback that knows nothing but the description."""
 
     def __init__(self) -> None:
@@ -339,18 +299,7 @@ class GithubApi:
         self._replies: dict[tuple[str, str], list[_Reply]] = {}
         self._texts: dict[str, str] = {}
         self._lock = threading.Lock()
-        api = self
-
-        class Handler(_Handler):
-            def handle_one_request(self) -> None:
-                self.api = api
-                super().handle_one_request()
-
-        self._served = Loopback(Handler)
-        self.url = self._served.url
-
-    def close(self) -> None:
-        self._served.close()
+        super().__init__(self._answer)
 
     def reply(self, method: str, template: str, status: int = 0, **more: Any) -> None:
         """Answer an operation with another status, example, or other values in the example."""
@@ -366,7 +315,23 @@ class GithubApi:
         """Every operation that was asked for, once."""
         return sorted({(asked.template, asked.method) for asked in self.asked})
 
-    def handle(self, asked: Asked) -> tuple[int, dict[str, str], str | None]:
+    def _answer(self, request: Request) -> Reply:
+        parts = urlsplit(request.path)
+        path = parts.path.removeprefix(_ENTERPRISE)
+        asked = Asked(
+            request.method,
+            # A slash within a name is written %2F, as in the description's own clients.
+            self.description.template(path),
+            unquote(path),
+            dict(parse_qsl(parts.query, keep_blank_values=True)),
+            request.headers,
+            request.json,
+        )
+        status, headers, text = self._handle(asked)
+        content = (text or "").replace("https://api.github.com", f"{self.url}{_ENTERPRISE}")
+        return Reply(content, status, {"Content-Type": "application/json", **headers})
+
+    def _handle(self, asked: Asked) -> tuple[int, dict[str, str], str | None]:
         with self._lock:
             self.asked.append(asked)
             wrong = self.description.problems_of_request(asked)
@@ -387,13 +352,8 @@ class GithubApi:
                 # Any operation can be refused, declared or not.
                 words = {"message": "Resource not accessible by personal access token"}
                 return 403, reply.headers, json.dumps(words)
-            status, value = self.description.answer(asked.method, asked.template, reply)
-            self.problems += [
-                f"the answer to {asked.method} {asked.template}: {problem}"
-                for problem in self.description.problems_of_answer(
-                    asked.method, asked.template, status, value
-                )
-            ]
+            status, value, broken = self.description.answer(asked.method, asked.template, reply)
+            self.problems += [f"the answer to {asked.method} {asked.template}: {p}" for p in broken]
         return status, reply.headers, None if value is None else json.dumps(value)
 
     def _next_reply(self, asked: Asked) -> _Reply:
@@ -403,41 +363,3 @@ class GithubApi:
                     reply.times -= 1
                 return reply
         return _Reply()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    api: GithubApi
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-    def _any(self) -> None:
-        # Where GitHub Enterprise Server has it.
-        asked = urlsplit(self.path.removeprefix("/api/v3"))
-        raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        path = asked.path.removeprefix(_ENTERPRISE)
-        request = Asked(
-            self.command,
-            # A slash within a name is written %2F, as in the description's own clients.
-            self.api.description.template(path),
-            unquote(path),
-            dict(parse_qsl(asked.query, keep_blank_values=True)),
-            {k.lower(): v for k, v in self.headers.items()},
-            json.loads(raw) if raw else None,
-        )
-        status, headers, text = self.api.handle(request)
-        content = (
-            (text or "").replace("https://api.github.com", f"{self.api.url}{_ENTERPRISE}").encode()
-        )
-        self.send_response_only(status)
-        for name, value in {"Content-Type": "application/json", **headers}.items():
-            self.send_header(name, value)
-        if status not in (204, 304):
-            self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if status not in (204, 304):
-            self.wfile.write(content)
-
-    do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _any  # noqa: N815

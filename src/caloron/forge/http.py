@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
@@ -31,7 +30,6 @@ _REDIRECTS = 3
 _REMEMBERED = 256
 _MORE_PAGES = 1000
 _UNAUTHORIZED = 401
-FORBIDDEN = 403
 #: A server that sends a byte now and then never reaches the time-out of a single read.
 _WHOLE_ANSWER_S = 120.0
 SIZE_LIMIT = 32 << 20
@@ -103,7 +101,7 @@ class ForgeHttp:
         self._client = client
         self._headers = dict(headers)
         self._sleep = sleep
-        self._known: OrderedDict[str, ForgeResponse] = OrderedDict()
+        self._known: dict[str, ForgeResponse] = {}
         self._lock = threading.Lock()
         #: True once the forge has accepted the token.
         self._authorized = False
@@ -135,7 +133,10 @@ class ForgeHttp:
         if response.status >= 300:
             raise self._refused(response, "GET", path)
         if polled and "etag" in response.headers:
-            self._remember(key, response)
+            with self._lock:
+                if len(self._known) >= _REMEMBERED:
+                    self._known.clear()
+                self._known[key] = response
         return response
 
     def pages(
@@ -287,13 +288,6 @@ class ForgeHttp:
             )
         return target.geturl()
 
-    def _remember(self, key: str, response: ForgeResponse) -> None:
-        with self._lock:
-            self._known[key] = response
-            self._known.move_to_end(key)
-            while len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)
-
     def _refused(self, response: ForgeResponse, method: str, path: str) -> CaloronError:
         reason = self._token.hidden_in(_message(response))
         message = f"{self.breaker.host} refused {method} {path} ({response.status}): {reason}"
@@ -301,7 +295,7 @@ class ForgeHttp:
             case 401:
                 return self._unauthorized(reason)
             case 403:
-                return Refused(
+                return Forbidden(
                     message,
                     response,
                     reason,
@@ -343,6 +337,10 @@ class Refused(ForgeError):
         super().__init__(message, hint=hint)
         self.status = response.status
         self.reason = reason
+
+
+class Forbidden(Refused):
+    """The account or its token lacks a right."""
 
 
 class _Unanswered(ForgeUnavailable):

@@ -17,7 +17,13 @@ from pathlib import Path
 
 from caloron.errors import NotFound, PreconditionFailed, UsageError
 from caloron.git.command import GitError, complaint, refuse_newer_format
-from caloron.git.repository import MERGE_TREE, Size, parse_merge_tree, parse_numstat
+from caloron.git.repository import (
+    MERGE_TREE,
+    Size,
+    parse_merge_tree,
+    parse_numstat,
+    printable_names,
+)
 
 #: Variables that would send git to another repository.
 _ELSEWHERE = (
@@ -201,17 +207,13 @@ class Checkout:
         versioned = inside and not hooks.is_relative_to(private)
         return ("-c", "core.hooksPath=/dev/null") if versioned else ()
 
-    def has_identity(self) -> bool:
-        """True if git knows a name for commits here."""
-        return _git(self.top, ("var", "GIT_COMMITTER_IDENT")).returncode == 0
-
     def _objects(self) -> Path:
         return Path(self.top, self._git("rev-parse", "--git-path", "objects")).resolve()
 
     def _merged_tree(
         self, old: str, commit: str, by_hand: Sequence[str], environment: dict[str, str]
     ) -> str:
-        if not self.has_identity():
+        if _git(self.top, ("var", "GIT_COMMITTER_IDENT")).returncode != 0:
             raise PreconditionFailed(
                 "git does not know who you are, and a merge is a commit of yours",
                 hint='git config --global user.name "…" and user.email "…", then try again',
@@ -311,7 +313,5 @@ def _text(data: bytes) -> str:
 
 
 def _some(names: tuple[str, ...]) -> str:
-    shown = ", ".join(
-        n.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for n in names[:5]
-    )
+    shown = ", ".join(printable_names(names[:5]))
     return f"{shown} and {len(names) - 5} more" if len(names) > 5 else shown

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -139,10 +139,14 @@ def refuse_newer_format(folder: Path, stderr: str) -> None:
 
 def safe_settings() -> dict[str, str]:
     """The same settings as environment, for a script that calls git."""
-    settings = {"GIT_CONFIG_COUNT": str(len(_SAFE))}
-    for number, (key, value) in enumerate(_SAFE.items()):
-        settings |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
-    return settings
+    return _in_environment(_SAFE)
+
+
+def _in_environment(settings: Mapping[str, str]) -> dict[str, str]:
+    environment = {"GIT_CONFIG_COUNT": str(len(settings))}
+    for number, (key, value) in enumerate(settings.items()):
+        environment |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    return environment
 
 
 def git_argv(repository: Path, args: Sequence[str]) -> list[str]:
@@ -217,10 +221,7 @@ def start_git(
 def git_remote(repository: Path, remote: Remote, command: str, *args: str) -> str:
     """Run a git command that talks to a remote: `command [options] <url> <the last argument>`."""
     *options, last = args
-    settings = {f"GIT_CONFIG_KEY_{n}": key for n, key in enumerate(remote.settings)}
-    settings |= {f"GIT_CONFIG_VALUE_{n}": value for n, value in enumerate(remote.settings.values())}
-    settings["GIT_CONFIG_COUNT"] = str(len(remote.settings))
-    environment = git_environment() | settings | remote.env
+    environment = git_environment() | _in_environment(remote.settings) | remote.env
     try:
         return git(repository, command, *options, remote.url, last, environment=environment)
     except GitError as error:

@@ -23,7 +23,6 @@ from caloron.git.command import (
     GitError,
     git,
     git_argv,
-    git_bytes,
     git_environment,
     is_commit_id,
     start_git,
@@ -34,7 +33,7 @@ from caloron.git.repository import Files, list_files
 #: In this order: git uses a pack as soon as its index is there.
 _PACK_FILES = ("pack", "rev", "idx")
 _CHUNK = 1 << 20
-_OBJECT_TYPES = (b"blob", b"tree", b"commit")
+_OBJECT_TYPES = ("blob", "tree", "commit")
 #: Git itself only warns of these names in a tree; no honest commit has one.
 _NAMES = ("hasDot", "hasDotdot", "hasDotgit", "emptyName", "fullPathname")
 _STRICT = "--strict=" + ",".join(f"{name}=error" for name in _NAMES)
@@ -138,7 +137,8 @@ class _Arrived:
         if terms.agent:
             line += "%(trailers:key=Agent,valueonly,separator=%x2C)"
         try:
-            listed = self._git("log", f"--format={line}", *self._new, "--")
+            arguments = ("log", f"--format={line}", *self._new, "--")
+            listed = git(repository, *arguments, environment=self.environment)
         except GitError as error:
             raise BundleRefused("git refused the commits: HEAD is not among them") from error
         rows = [line.split("\0", 2) for line in listed.split("\n") if line]
@@ -229,7 +229,8 @@ class _Arrived:
         # No folder is opened for that.
         names = "".join(f"{commit}:{path}\n" for commit, path in pairs)
         text = names.encode("utf-8", "surrogateescape")
-        rows = self._bytes("cat-file", "--batch-check=%(objecttype)", stdin=text).split(b"\n")
+        kinds = ("cat-file", "--batch-check=%(objecttype)")
+        rows = git(self._repository, *kinds, stdin=text, environment=self.environment).split("\n")
         present = [pair for pair, row in zip(pairs, rows, strict=False) if row in _OBJECT_TYPES]
         before = {path for commit, path in present if commit in known}
         return any(path not in before for commit, path in present if commit not in known)
@@ -254,12 +255,6 @@ class _Arrived:
                 yield chunk
         if process.returncode != 0:
             raise GitError(arguments, process.returncode, "is an object missing?")
-
-    def _git(self, *arguments: str) -> str:
-        return git(self._repository, *arguments, environment=self.environment)
-
-    def _bytes(self, *arguments: str, stdin: bytes | None = None) -> bytes:
-        return git_bytes(self._repository, *arguments, stdin=stdin, environment=self.environment)
 
 
 def _one_commit(mirror: Mirror, head: str, strays: set[bytes], terms: Terms) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,7 +32,6 @@ _FETCH = (
 )  # fmt: skip
 _UNRELATED = "--allow-unrelated-histories"
 _MERGES = "refs/caloron/merges"
-_REMEMBERED_MERGES = 32
 
 
 @dataclass(frozen=True)
@@ -60,8 +58,6 @@ class Mirror(Repository):
         self.main = main
         #: Only for a forge on this disk.
         self._forge = ObjectReader(Path(remote.url))
-        #: The last merges: a change is merged by the commit that was made for its verification.
-        self._merges: OrderedDict[tuple[object, ...], Merged] = OrderedDict()
 
     def close(self) -> None:
         super().close()
@@ -158,18 +154,12 @@ class Mirror(Repository):
         identity: tuple[str, str] = IDENTITY,
     ) -> Merged | Conflict:
         """Merge `head` into `base`; the same two commits and message give the same commit."""
-        made_from = (base, head, message, identity)
-        if merged := self._merges.get(made_from):
-            return merged
         tree, conflicts = self.merge_tree(base, head, _UNRELATED)
         if conflicts is not None:
             return Conflict(conflicts)
         commit = self._commit(tree, (base, head), message, identity)
         self.keep(f"{_MERGES}/{commit}", commit)
-        self._merges[made_from] = merged = Merged(commit, tree)
-        while len(self._merges) > _REMEMBERED_MERGES:
-            self._merges.popitem(last=False)
-        return merged
+        return Merged(commit, tree)
 
     def brings_nothing(self, base: str, head: str) -> bool:
         """Whether `base` would be the same with `head` merged into it."""
@@ -180,7 +170,8 @@ class Mirror(Repository):
         self, tree: str, parents: tuple[str, ...], message: str, identity: tuple[str, str]
     ) -> str:
         """Create a commit that is the same whenever and however often it is created."""
-        date = f"@{max(self.commit(parent).committed_at for parent in parents)} +0000"
+        times = self.git("log", "--no-walk", "--format=%ct", *parents, "--").split()
+        date = f"@{max(map(int, times))} +0000"
         environment = git_environment(identity)
         environment |= {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
         return self.commit_tree(tree, parents, message, environment)

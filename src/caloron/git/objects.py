@@ -13,7 +13,6 @@ import subprocess
 import threading
 import weakref
 from collections.abc import Sequence
-from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,16 +39,6 @@ class ObjectInfo(NamedTuple):
     size: int
 
 
-class Commit(NamedTuple):
-    """The fields of a commit object that callers use."""
-
-    parents: tuple[str, ...]
-    committer: str
-    email: str
-    committed_at: int
-    subject: str
-
-
 class ObjectReader:
     """Answers for several threads, one request at a time."""
 
@@ -63,30 +52,13 @@ class ObjectReader:
 
     def info(self, name: str) -> ObjectInfo | None:
         """The object that a revision or a path such as `main:README.md` names; None: none."""
-        answer = self._ask("info", name)
-        return answer[0] if answer else None
-
-    def contents(self, name: str) -> bytes | None:
-        answer = self._ask("contents", name)
-        return answer[1] if answer else None
-
-    def commit(self, name: str) -> Commit | None:
-        data = self.contents(f"{name}^{{commit}}")
-        return _parse_commit(data) if data is not None else None
-
-    def close(self) -> None:
-        with self._lock:
-            self._stop()
-
-    def _ask(self, command: str, name: str) -> tuple[ObjectInfo, bytes] | None:
         if "\n" in name:
             # The protocol has one request per line. No caller needs such a name.
             return None
-        request = f"{command} {name}\n".encode("utf-8", "surrogateescape")
         with self._lock:
             for last in (False, True):
                 try:
-                    return self._exchange(request, contents=command == "contents")
+                    return self._exchange(f"{name}\n".encode("utf-8", "surrogateescape"))
                 except (OSError, EOFError) as error:
                     self._stop()
                     if last:
@@ -94,7 +66,11 @@ class ObjectReader:
                     log.debug("git cat-file is started again", repository=self._repository)
         raise AssertionError("the second try returns or raises")
 
-    def _exchange(self, request: bytes, *, contents: bool) -> tuple[ObjectInfo, bytes] | None:
+    def close(self) -> None:
+        with self._lock:
+            self._stop()
+
+    def _exchange(self, request: bytes) -> ObjectInfo | None:
         process = self._start()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -107,17 +83,11 @@ class ObjectReader:
         if header is None:
             # "missing" or "ambiguous".
             return None
-        info = ObjectInfo(header[1].decode(), header[2].decode(), int(header[3]))
-        if not contents:
-            return info, b""
-        data = process.stdout.read(info.size + 1)
-        if len(data) != info.size + 1:
-            raise EOFError
-        return info, data[:-1]
+        return ObjectInfo(header[1].decode(), header[2].decode(), int(header[3]))
 
     def _start(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            arguments = (*self._options, "cat-file", "--batch-command")
+            arguments = (*self._options, "cat-file", "--batch-check")
             self._process = subprocess.Popen(
                 git_argv(self._repository, arguments),
                 stdin=subprocess.PIPE,
@@ -154,28 +124,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             except OSError as error:
                 log.debug("the process is gone already", error=error)
     process.wait()
-
-
-def _parse_commit(data: bytes) -> Commit:
-    head, _, message = data.partition(b"\n\n")
-    headers = [line.split(b" ", 1) for line in head.split(b"\n") if not line.startswith(b" ")]
-    fields = {pair[0]: pair[1] for pair in headers if len(pair) == 2}
-    encoding = fields.get(b"encoding", b"utf-8").decode("ascii", "replace")
-    name, _, rest = _decoded(fields.get(b"committer", b""), encoding).partition(" <")
-    email, _, date = rest.rpartition("> ")
-    seconds = date.split(" ")[0]
-    lines = (line.rstrip() for line in _decoded(message, encoding).lstrip().split("\n"))
-    return Commit(
-        parents=tuple(pair[1].decode() for pair in headers if pair[0] == b"parent"),
-        committer=name,
-        email=email,
-        committed_at=int(seconds) if seconds.isdecimal() else 0,
-        subject=" ".join(takewhile(bool, lines)),
-    )
-
-
-def _decoded(text: bytes, encoding: str) -> str:
-    try:
-        return text.decode(encoding, "replace")
-    except LookupError:
-        return text.decode("utf-8", "replace")

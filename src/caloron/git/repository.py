@@ -6,10 +6,7 @@ Trees never change, so that the file lists of the last ones are remembered.
 from __future__ import annotations
 
 import os
-import re
-import stat
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -27,7 +24,7 @@ from caloron.git.command import (
     retry_on_lock,
     start_git,
 )
-from caloron.git.objects import Commit, ObjectReader
+from caloron.git.objects import ObjectReader
 from caloron.store import log
 
 #: A file or folder takes at least one block, however small it is.
@@ -35,14 +32,19 @@ _BLOCK = 4096
 MERGE_TREE = ("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z")
 _REMEMBERED_TREES = 8
 _CONFLICT_MARKERS = r"^(<<<<<<<|>>>>>>>) "
-_HEADS = "refs/heads/"
-_BROKEN_REF = re.compile(r"broken ref refs/heads/(\S+)")
-#: Two changes within a tick of the file system's clock leave the same times.
-_CLOCK_TICK_NS = 100_000_000
 
 
 class TooLarge(CaloronError):
     """A commit whose files would take more disk than is allowed."""
+
+
+class Commit(NamedTuple):
+    """The fields of a commit that callers use."""
+
+    parents: tuple[str, ...]
+    committer: str
+    email: str
+    subject: str
 
 
 @dataclass(frozen=True)
@@ -59,17 +61,6 @@ class MergedTree(NamedTuple):
 
     tree: str
     conflicts: tuple[str, ...] | None
-
-
-class Branches(NamedTuple):
-    """The commit of each branch, and the branches whose ref is damaged."""
-
-    commits: dict[str, str]
-    damaged: frozenset[str]
-
-
-#: Name, time, inode and size of everything that can hold a ref.
-_RefStorage = tuple[tuple[str, int, int, int], ...]
 
 
 class Files(NamedTuple):
@@ -94,7 +85,6 @@ class Repository:
         self._files: OrderedDict[str, Files] = OrderedDict()
         self._files_lock = threading.Lock()
         self._last_merge: tuple[tuple[str, ...], MergedTree | None] = ((), None)
-        self._branches = _BranchCache(self)
 
     def close(self) -> None:
         self.objects.close()
@@ -133,9 +123,6 @@ class Repository:
         printed = self.output(*arguments, stdin=stdin, ok=ok, environment=environment)
         return printed.decode("utf-8", "replace").rstrip("\n")
 
-    def _git_failed(self, error: GitError) -> CaloronError:
-        return self.failure(("cat-file",), error.returncode, error.stderr)
-
     def resolve(self, name: str) -> str:
         """The commit that a ref or an abbreviated id stands for."""
         return self._peeled(f"{name}^{{commit}}")
@@ -147,7 +134,7 @@ class Repository:
         try:
             info = self.objects.info(expression)
         except GitError as error:
-            raise self._git_failed(error) from error
+            raise self.failure(("cat-file",), error.returncode, error.stderr) from error
         # For an unknown name git itself prints the reason.
         return info.id if info else self.git("rev-parse", "--verify", expression)
 
@@ -159,13 +146,9 @@ class Repository:
             return False
 
     def commit(self, name: str) -> Commit:
-        try:
-            commit = self.objects.commit(name)
-        except GitError as error:
-            raise self._git_failed(error) from error
-        if commit is None:
-            raise self.failure(("cat-file", "commit", name), 128, f"there is no commit {name}")
-        return commit
+        form = "--format=%P%x00%cn%x00%ce%x00%s"
+        parents, *fields = self.git("log", "-1", form, f"{name}^{{commit}}", "--").split("\0")
+        return Commit(tuple(parents.split()), *fields)
 
     def parents(self, commit: str) -> tuple[str, ...]:
         return self.commit(commit).parents
@@ -178,24 +161,18 @@ class Repository:
         """The beginning of a file of a commit; empty if there is none."""
         try:
             info = self.objects.info(f"{commit}:{path}")
-            if info is None or info.type != "blob":
-                return ""
-            if info.size > limit:
-                data = self._beginning(info.id, limit)
-            else:
-                data = self.objects.contents(info.id) or b""
         except GitError as error:
             log.warning("a file of a commit cannot be read", error=error, commit=commit, path=path)
             return ""
-        return data.decode("utf-8", "replace")
-
-    def _beginning(self, blob: str, limit: int) -> bytes:
-        """Read a large file only as far as needed."""
-        with start_git(self.path, (*self._options, "cat-file", "blob", blob)) as process:
+        if info is None or info.type != "blob":
+            return ""
+        with start_git(self.path, (*self._options, "cat-file", "blob", info.id)) as process:
             assert process.stdout is not None
             data = process.stdout.read(limit)
             process.kill()
-        return data
+        if len(data) < min(info.size, limit):
+            log.warning("a file of a commit is damaged", commit=commit, path=path)
+        return data.decode("utf-8", "replace")
 
     def files(self, commit: str, limit: int | None = None) -> dict[str, str]:
         """The files of a commit with the ids of their content; submodules among them.
@@ -326,72 +303,6 @@ class Repository:
         refs = [line.split() for line in listed.splitlines()]
         numbered = [(int(name.rpartition("/")[2]), commit) for name, commit in refs]
         return max(numbered, default=(0, ""))[1]
-
-    def branches(self, names: Iterable[str]) -> Branches:
-        """The commits of those branches that exist, and those of them that are damaged."""
-        wanted = tuple(dict.fromkeys(names))
-        commits: dict[str, str] = {}
-        for name in wanted:
-            info = self.objects.info(f"{_HEADS}{name}")
-            if info is not None and info.type == "commit":
-                commits[name] = info.id
-        missing = [name for name in wanted if name not in commits]
-        if not missing:
-            return Branches(commits, frozenset())
-        everything = self._branches.read()
-        commits |= {n: everything.commits[n] for n in missing if n in everything.commits}
-        return Branches(commits, everything.damaged.intersection(missing))
-
-
-class _BranchCache:
-    """All branches of a repository, read again only after the files that hold refs have changed.
-
-    The files show that something changed, in each ref format of git; git says what changed. A
-    branch that does not exist is asked for in each poll, and a process per poll costs too much.
-    """
-
-    def __init__(self, repository: Repository) -> None:
-        self._repository = repository
-        self._last: tuple[_RefStorage, Branches] | None = None
-
-    def read(self) -> Branches:
-        """The branches as they are now; `GitError` if git cannot read them."""
-        now = time.time_ns()
-        storage = self._storage()
-        last = self._last
-        if last is not None and last[0] == storage:
-            return last[1]
-        branches = self._ask_git()
-        settled = all(changed < now - _CLOCK_TICK_NS for _, changed, _, _ in storage)
-        self._last = (storage, branches) if settled else None
-        return branches
-
-    def _storage(self) -> _RefStorage:
-        entries = []
-        pending = [str(self._repository.path / n) for n in ("refs", "packed-refs", "reftable")]
-        while pending:
-            name = pending.pop()
-            try:
-                status = os.lstat(name)
-                entries.append((name, status.st_mtime_ns, status.st_ino, status.st_size))
-                if stat.S_ISDIR(status.st_mode):
-                    with os.scandir(name) as children:
-                        pending += [child.path for child in children]
-            except (FileNotFoundError, NotADirectoryError):
-                # A lock of git that is gone already, or a format without this file.
-                continue
-        return tuple(sorted(entries))
-
-    def _ask_git(self) -> Branches:
-        arguments = ("for-each-ref", "--format=%(objectname) %(refname)", _HEADS)
-        done = self._repository.process(*arguments)
-        stderr = done.stderr.decode("utf-8", "replace")
-        if done.returncode != 0:
-            raise GitError(arguments, done.returncode, stderr)
-        lines = done.stdout.decode("utf-8", "surrogateescape").split("\n")
-        pairs = (line.split(" ", 1) for line in lines if line)
-        commits = {name.removeprefix(_HEADS): commit for commit, name in pairs}
-        return Branches(commits, frozenset(_BROKEN_REF.findall(stderr)))
 
 
 def parse_merge_tree(done: CompletedProcess[bytes]) -> MergedTree | None:

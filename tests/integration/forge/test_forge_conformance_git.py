@@ -12,20 +12,7 @@ from tests.integration.forge.people import files_at, main_of
 from tests.integration.forge.worlds import World, plain
 from tests.support.git import git
 
-UNSAFE = (
-    "",
-    "/a",
-    "-a",
-    "a..b",
-    "a b",
-    "a\n",
-    "x" * 300,
-    "a/",
-    "a//b",
-    ".a",
-    "a.lock",
-    "a/./b",
-)
+UNSAFE = ("", "/a", "-a", "a..b", "a b", "a\n", "x" * 300, "a/", "a//b", ".a", "a.lock", "a/./b")
 
 
 def files_on_main(world: World) -> dict[str, str]:
@@ -64,17 +51,12 @@ def test_a_push_replaces_only_what_it_expects(world: World) -> None:
     assert branch.commit == first
 
 
-def test_a_push_may_rewrite_a_branch(world: World) -> None:
+def test_a_push_may_rewrite_a_branch_and_may_be_repeated(world: World) -> None:
     first = world.clone.commit("feature", {"a.txt": "1"})
     rewritten = world.clone.commit("rewritten", {"a.txt": "2"})
-    world.forge.push(world.clone.path, "feature", first, "")
-    assert world.forge.push(world.clone.path, "feature", rewritten, first).commit == rewritten
-
-
-def test_a_repeated_push_succeeds(world: World) -> None:
-    first = world.clone.commit("feature", {"a.txt": "1"})
     done = world.forge.push(world.clone.path, "feature", first, "")
     assert plain(world.forge.push(world.clone.path, "feature", first, "")) == plain(done)
+    assert world.forge.push(world.clone.path, "feature", rewritten, first).commit == rewritten
 
 
 def test_a_branch_name_that_is_not_safe_is_refused(world: World) -> None:

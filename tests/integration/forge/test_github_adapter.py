@@ -186,18 +186,14 @@ def _check_documentation(github_api: GithubApi) -> None:
     assert f"version {github_api.description.version}" in text
 
 
-def test_an_issue_and_its_comments_are_read(forge: Forge) -> None:
+def test_an_issue_and_its_comments_are_read(github_api: GithubApi, forge: Forge) -> None:
     issue = forge.issue(NUMBER)
     assert (issue.number, issue.author, issue.state) == (NUMBER, "octocat", "open")
     (listed,) = forge.issues()
     assert (listed.number, listed.title, listed.labels) == (NUMBER, "Found a bug", ("bug",))
     (comment,) = forge.comments(NUMBER)
     assert (comment.issue, comment.author, comment.body) == (NUMBER, "octocat", "Me too")
-
-
-def test_a_pull_request_in_the_list_of_issues_is_not_an_issue(
-    github_api: GithubApi, forge: Forge
-) -> None:
+    # Without other values its example is a pull request, which is not an issue.
     github_api.reply("GET", f"{REPO}/issues")
     assert forge.issues() == []
 

@@ -18,16 +18,6 @@ def client(github_api: GithubApi) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_the_server_answers_a_valid_request_with_its_example(
-    github_api: GithubApi, client: httpx.Client
-) -> None:
-    answer = client.get("/repos/o/r/issues", params={"state": "all", "per_page": 100})
-    assert answer.json()[0]["number"] == 1347
-    assert client.post("/repos/o/r/issues", json={"title": "größe"}).status_code == 201
-    assert github_api.problems == []
-    assert github_api.used() == [(f"{REPO}/issues", "GET"), (f"{REPO}/issues", "POST")]
-
-
 @pytest.mark.parametrize(
     ("method", "path", "body", "problem"),
     [

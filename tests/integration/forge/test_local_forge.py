@@ -27,14 +27,6 @@ def test_the_poll_reports_each_change_once_in_order(forge: LocalForge, clone: Cl
     assert forge.poll(after.cursor).cursor == after.cursor
 
 
-def test_an_idle_poll_returns_nothing_and_keeps_its_cursor(forge: LocalForge) -> None:
-    first = forge.poll("")
-    assert [s.object for s in first.snapshots] == ["branch:main"]
-    for _ in range(3):
-        assert forge.poll(first.cursor).snapshots == ()
-        assert forge.poll(first.cursor).cursor == first.cursor
-
-
 def test_a_merge_is_committed_by_caloron(forge: LocalForge, clone: Clone) -> None:
     pull = clone.open_pull(forge, "feature")
     forge.merge(pull.number, pull.head, "", "Merge it")
@@ -45,14 +37,10 @@ def test_a_merge_is_committed_by_caloron(forge: LocalForge, clone: Clone) -> Non
 
 def test_histories_with_nothing_in_common_are_a_conflict(forge: LocalForge, clone: Clone) -> None:
     clone.git("checkout", "--quiet", "--orphan", "alone")
-    alone = _orphan_commit(clone)
+    clone.git("commit", "--quiet", "--allow-empty", "-m", "alone")
+    alone = clone.git("rev-parse", "HEAD")
     forge.push(clone.path, "alone", alone, "")
     pull = forge.open_pull("alone", "", "alone")
     assert not forge.mergeable(pull.number)
     with pytest.raises(MergeConflict, match="share no history"):
         forge.merge(pull.number, "", "", "")
-
-
-def _orphan_commit(clone: Clone) -> str:
-    clone.git("commit", "--quiet", "--allow-empty", "-m", "alone")
-    return clone.git("rev-parse", "HEAD")

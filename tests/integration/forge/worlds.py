@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from caloron.domain.model.snapshots import Snapshot, Verdict, marker, merge_observations
+from caloron.forge.api.gitea import Gitea as GiteaApi
 from caloron.forge.local.forge import LocalForge, create_local_forge
 from caloron.ports import Forge
 from tests.integration.forge.people import Clone
@@ -18,36 +19,6 @@ from tests.support.fault_proxy import FaultProxy
 from tests.support.gitea import Repository, Server
 
 SnapshotType = TypeVar("SnapshotType", bound=msgspec.Struct)
-
-_EVENTS: dict[Verdict, str] = {
-    "approved": "APPROVED",
-    "changes_requested": "REQUEST_CHANGES",
-    "commented": "COMMENT",
-}
-
-
-class Person(Protocol):
-    """The acts of a person, with the forge's own means and with plain git."""
-
-    login: str
-
-    def open_issue(self, title: str, body: str = "", labels: tuple[str, ...] = ()) -> int: ...
-    def edit_issue(self, number: int, body: str) -> object: ...
-    def close_issue(self, number: int) -> object: ...
-    def reopen_issue(self, number: int) -> object: ...
-    def label(self, number: int, label: str) -> object: ...
-    def unlabel(self, number: int, label: str) -> object: ...
-    def comment(self, number: int, body: str) -> int: ...
-    def edit_comment(self, number: int, comment: int, body: str) -> object: ...
-    def delete_comment(self, comment: int) -> object: ...
-    def open_pull(self, branch: str, body: str = "") -> int: ...
-    def close_pull(self, number: int) -> object: ...
-    def reopen_pull(self, number: int) -> object: ...
-    def review(self, number: int, verdict: Verdict, body: str = "") -> object: ...
-    def merge(self, number: int) -> object: ...
-    def push(self, branch: str, file: str) -> str: ...
-    def push_main(self, file: str) -> str: ...
-    def delete_branch(self, branch: str) -> object: ...
 
 
 class WithClone:
@@ -150,7 +121,11 @@ class GiteaPerson(WithClone):
         return number
 
     def review(self, number: int, verdict: Verdict, body: str = "") -> None:
-        self.repository.review(number, _EVENTS[verdict], body or "as it is")
+        self.repository.review(number, GiteaApi.events[verdict], body or "as it is")
+
+
+#: The acts of a person, with the forge's own means and with plain git.
+Person = LocalPerson | GiteaPerson
 
 
 @dataclass

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from caloron.errors import CaloronError
 from caloron.git import command as git_command
@@ -83,51 +78,6 @@ def test_a_lock_beside_a_link_out_of_the_repository_stays(tmp_path: Path) -> Non
     with pytest.raises(GitError):
         retry_on_lock(repository, command)
     assert outside.exists()
-
-
-_WORDS = st.sampled_from(
-    ["fatal: ", "error: ", "remote: ", "remote error: ", "cannot lock ref 'x': ", "\n", "\r", "\0",
-     "Unable to create '", "': File exists.", "could not lock config file ", "/", "..", ".lock",
-     "index.lock", "Another git process seems to be running"]
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def folder_with_mirror() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as folder:
-        git(Path(folder), "init", "--quiet", "--bare", "mirror.git")
-        yield Path(folder)
-
-
-@given(data=st.data())
-@settings(max_examples=150)
-def test_no_text_of_a_server_deletes_a_file_outside_the_repository(
-    folder_with_mirror: Path, data: st.DataObject
-) -> None:
-    outside = [
-        old(folder_with_mirror / name)
-        for name in ("Cargo.lock", "other.git/index.lock", "a b/x.lock")
-    ]
-    names = st.sampled_from(
-        [str(file) for file in outside]
-        + [
-            f"{folder_with_mirror}/mirror.git/../{file.relative_to(folder_with_mirror)}"
-            for file in outside
-        ]
-        + [str(file.relative_to(folder_with_mirror)) for file in outside]
-    )
-    pieces = data.draw(st.lists(st.one_of(_WORDS, names, st.text(max_size=8)), max_size=12))
-    named = data.draw(names)
-    text = "".join(pieces) + data.draw(
-        st.sampled_from(["", f"Unable to create '{named}': File exists"])
-    )
-
-    def command() -> None:
-        raise GitError(("fetch",), 128, text)
-
-    with suppress(GitError):
-        retry_on_lock(folder_with_mirror / "mirror.git", command)
-    assert [file.exists() for file in outside] == [True, True, True]
 
 
 def test_old_locks_are_removed_and_new_locks_stay(tmp_path: Path) -> None:

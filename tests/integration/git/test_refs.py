@@ -87,8 +87,6 @@ def test_the_branches_are_never_older_than_those_of_git(forge: ForgeRepository) 
 def test_reading_unchanged_branches_starts_no_process(
     forge: ForgeRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for file in (forge.path, *forge.path.rglob("*")):
-        os.utime(file, (1, 1))
     main = forge.tip("main")
     monkeypatch.setenv("PATH", "/nonexistent")
     assert [forge.tip("main") for _ in range(3)] == [main] * 3

@@ -16,7 +16,7 @@ from caloron.forge.api.base import (
     lacking_scopes,
     segment,
 )
-from caloron.forge.http import FORBIDDEN, ForgeHttp, Refused
+from caloron.forge.http import Forbidden, ForgeHttp, Refused
 from caloron.http import Params
 
 _SPECIAL = re.compile(r"[*?\[{\\]")
@@ -97,9 +97,7 @@ class Gitea(ForgeApi):
     ) -> BranchRules:
         try:
             listed = http.get("branch_protections").read(list[types.GiteaRule])
-        except Refused as refusal:
-            if refusal.status != FORBIDDEN:
-                raise
+        except Forbidden:
             # Only administrators may read them.
             return BranchRules(unreadable=True)
         rules = sorted(listed, key=lambda rule: rule.priority)
@@ -149,11 +147,10 @@ class Gitea(ForgeApi):
         try:
             # There is no issue 0: a token without the right is refused before the look-up.
             http.change("PATCH", "issues/0", {"state": "open"})
-        except NotFound:
+        except Forbidden as refusal:
+            raise lacking_scopes(self.kind, refusal.reason) from None
+        except (NotFound, Refused):
             return
-        except Refused as refusal:
-            if refusal.status == FORBIDDEN:
-                raise lacking_scopes(self.kind, refusal.reason) from None
 
 
 def _first_for(rules: list[types.GiteaRule], branch: str) -> types.GiteaRule | None:

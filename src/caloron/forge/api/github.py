@@ -19,7 +19,7 @@ from caloron.forge.api.base import (
     lacking_scopes,
     segment,
 )
-from caloron.forge.http import FORBIDDEN, ForgeHttp, Refused
+from caloron.forge.http import Forbidden, ForgeHttp
 from caloron.http import Params
 
 #: Rules by which a branch cannot be made or moved.
@@ -85,9 +85,7 @@ class GitHub(ForgeApi):
         while True:
             try:
                 response = http.get(f"commits/{segment(head)}/check-runs", params)
-            except Refused as refusal:
-                if refusal.status != FORBIDDEN:
-                    raise
+            except Forbidden:
                 # A fine-grained token has no right to them; `caloron init` warns about that.
                 return checks
             runs = response.read(types.CheckRuns).check_runs
@@ -99,9 +97,7 @@ class GitHub(ForgeApi):
     def sees_check_runs(self, http: ForgeHttp, commit: str) -> bool:
         try:
             http.get(f"commits/{segment(commit)}/check-runs", self.page)
-        except Refused as refusal:
-            if refusal.status != FORBIDDEN:
-                raise
+        except Forbidden:
             return False
         return True
 

@@ -38,7 +38,7 @@ from caloron.forge.local.records import (
     pull_snapshot,
     review_snapshot,
 )
-from caloron.forge.local.refs import MAIN, ForgeRepository, RefSync, forge_error
+from caloron.forge.local.refs import MAIN, ForgeRepository, RefSync
 from caloron.forge.validate import (
     no_branch,
     require_commit,
@@ -235,20 +235,16 @@ class LocalForge:
 
     def label(self, number: int, label: str) -> IssueSnapshot:
         require_text("a label", label)
-        return self._edit_labels(number, lambda present: present | {label})
+        return self._set_label(number, label, present=True)
 
     def unlabel(self, number: int, label: str) -> IssueSnapshot:
-        return self._edit_labels(number, lambda present: present - {label})
+        return self._set_label(number, label, present=False)
 
-    def _edit_labels(
-        self, number: int, edit: Callable[[frozenset[str]], frozenset[str]]
-    ) -> IssueSnapshot:
-        self._records.issue(number)
+    def _set_label(self, number: int, label: str, *, present: bool) -> IssueSnapshot:
         with self._records.change("label") as change:
-            row = change.row("issue", number=number)
-            present = frozenset(issue_snapshot(row).labels if row else ())
-            if edit(present) != present:
-                change.write("label_issue", number=number, labels=_label_set(edit(present)))
+            labels = set(self._records.issue(number).labels)
+            if (label in labels) != present:
+                change.write("label_issue", number=number, labels=_label_set(labels ^ {label}))
         return self._records.issue(number)
 
     def close_issue(self, number: int) -> IssueSnapshot:
@@ -273,14 +269,9 @@ class LocalForge:
         if tip != new:
             if tip != old:
                 raise stale_head(branch, tip, old)
-            done = self._repository.push_from(source, branch, new, old)
-            tip = self._repository.tip(branch) or ""
-            if tip not in (new, old):
-                raise stale_head(branch, tip, old)
+            tip = self._repository.push_from(source, branch, new, old)
             if tip != new:
-                raise forge_error(
-                    source, "push", done.returncode, done.stderr.decode("utf-8", "replace")
-                )
+                raise stale_head(branch, tip, old)
         snapshot = self._refs.see_branch(branch)
         if snapshot is None:
             raise stale_head(branch, "", new)
@@ -418,13 +409,9 @@ class LocalForge:
 
     def _push_main(self, verified: VerifiedMerge, base: str) -> str:
         require_commit(verified.commit)
-        done = self._repository.push_from(verified.source, self.main, verified.commit, base)
-        tip = self._refs.main_tip()
-        if tip not in (verified.commit, base):
-            raise stale_base(self.main, tip, base)
+        tip = self._repository.push_from(verified.source, self.main, verified.commit, base)
         if tip != verified.commit:
-            stderr = done.stderr.decode("utf-8", "replace")
-            raise forge_error(verified.source, "push", done.returncode, stderr)
+            raise stale_base(self.main, tip, base)
         return tip
 
 

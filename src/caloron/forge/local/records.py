@@ -10,8 +10,9 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from sqlite3 import Row
 from typing import Any
 
 import msgspec
@@ -33,7 +34,7 @@ _HERE = Path(__file__).parent
 _SQL = load_statements(_HERE / "sql" / "local.sql")
 MIGRATIONS = migrations_in(_HERE / "migrations", "forge")
 
-#: Nine digits: a longer number is no issue of ours, and SQLite could not hold it.
+#: SQLite holds no larger integer.
 _LARGEST = 2**63 - 1
 _TRANSIENT = {
     sqlite3.SQLITE_BUSY,
@@ -80,11 +81,11 @@ class Change:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    def row(self, statement: str, **values: Any) -> sqlite3.Row | None:
+    def row(self, statement: str, **values: Any) -> Row | None:
         row = self._connection.execute(_SQL[statement], values).fetchone()
-        return row if isinstance(row, sqlite3.Row) else None
+        return row if isinstance(row, Row) else None
 
-    def write(self, statement: str, **values: Any) -> sqlite3.Row | None:
+    def write(self, statement: str, **values: Any) -> Row | None:
         """Run a statement with the next version; `key` is the marker of a body."""
         version = self._connection.execute(_SQL["next_version"]).fetchone()[0]
         if "body" in values:
@@ -108,14 +109,7 @@ class Change:
         row = self.row("pull", number=merged.number)
         if row is None or row["state"] != "open":
             return
-        self.write(
-            "end_pull",
-            number=merged.number,
-            state="merged",
-            head=merged.head,
-            commit=merged.commit,
-            by=merged.by,
-        )
+        self.write("end_pull", state="merged", **asdict(merged))
         for number in issues_closed_by(row["body"]):
             self.close_issue(number, merged.by)
 
@@ -140,11 +134,11 @@ class Records:
         with _forge_errors(), self._database.transaction(f"forge.{name}") as connection:
             yield Change(connection)
 
-    def rows(self, statement: str, **values: Any) -> list[sqlite3.Row]:
+    def rows(self, statement: str, **values: Any) -> list[Row]:
         with _forge_errors():
             return self._database.rows(_SQL[statement], values)
 
-    def row(self, statement: str, **values: Any) -> sqlite3.Row | None:
+    def row(self, statement: str, **values: Any) -> Row | None:
         rows = self.rows(statement, **values)
         return rows[0] if rows else None
 
@@ -169,50 +163,45 @@ class Records:
         return tuple(sorted(snapshots, key=lambda snapshot: snapshot.version))
 
     def issue(self, number: int) -> IssueSnapshot:
-        row = self.row("issue", number=number) if 0 < number <= _LARGEST else None
-        if row is None:
-            raise NotFound(
-                f"there is no issue #{number}", hint="`caloron issue list` shows what there is"
-            )
-        return issue_snapshot(row)
+        return issue_snapshot(self._numbered("issue", number, "issue"))
 
     def pull(self, number: int) -> PullSnapshot:
-        row = self.row("pull", number=number) if 0 < number <= _LARGEST else None
+        return pull_snapshot(self._numbered("pull", number, "pull request", command="pr"))
+
+    def _numbered(self, statement: str, number: int, kind: str, command: str = "issue") -> Row:
+        row = self.row(statement, number=number) if 0 < number <= _LARGEST else None
         if row is None:
             raise NotFound(
-                f"there is no pull request #{number}",
-                hint="`caloron pr list` shows what there is",
+                f"there is no {kind} #{number}",
+                hint=f"`caloron {command} list` shows what there is",
             )
-        return pull_snapshot(row)
+        return row
 
     def require(self, number: int) -> None:
         """Refuse a number that is neither an issue nor a pull request."""
-        known = 0 < number <= _LARGEST and (
-            self.row("issue", number=number) or self.row("pull", number=number)
-        )
-        if not known:
+        if not (0 < number <= _LARGEST and self.rows("numbered", number=number)):
             raise NotFound(f"there is no issue or pull request #{number}")
 
 
-def issue_snapshot(row: sqlite3.Row) -> IssueSnapshot:
+def issue_snapshot(row: Row) -> IssueSnapshot:
     return msgspec.convert(dict(row) | {"labels": json.loads(row["labels"])}, IssueSnapshot)
 
 
-def pull_snapshot(row: sqlite3.Row) -> PullSnapshot:
+def pull_snapshot(row: Row) -> PullSnapshot:
     # Its column `base` is a commit of main, the field is the branch that a forge calls so.
     values = dict(row) | {"closes": issues_closed_by(row["body"]), "base": ""}
     return msgspec.convert(values, PullSnapshot)
 
 
-def review_snapshot(row: sqlite3.Row) -> ReviewSnapshot:
+def review_snapshot(row: Row) -> ReviewSnapshot:
     return msgspec.convert(dict(row), ReviewSnapshot)
 
 
-def comment_snapshot(row: sqlite3.Row) -> CommentSnapshot:
+def comment_snapshot(row: Row) -> CommentSnapshot:
     return msgspec.convert(dict(row), CommentSnapshot)
 
 
-def branch_snapshot(row: sqlite3.Row) -> BranchSnapshot:
+def branch_snapshot(row: Row) -> BranchSnapshot:
     return BranchSnapshot(version=row["version"], name=row["name"], commit=row["tip"])
 
 

@@ -67,25 +67,48 @@ class ForgeRepository(Repository):
             return {}
         try:
             with _git_started():
-                commits, damaged = self.branches(branches)
+                tips = {branch: self._commit_of(branch) for branch in branches}
         except GitError as error:
-            raise self.failure(("for-each-ref",), error.returncode, error.stderr) from error
-        for branch in damaged:
-            raise ForgeError(
-                f"{self.path}: branch {branch} is damaged, its ref names no commit",
-                hint="look with `git fsck`, then push the branch again",
-            )
-        return commits
+            raise self.failure(("cat-file",), error.returncode, error.stderr) from error
+        return {branch: tip for branch, tip in tips.items() if tip}
 
-    def push_from(self, source: Path, branch: str, new: str, old: str) -> CompletedProcess[bytes]:
-        """Move a branch from `old` to `new`, whose commits are in the repository `source`."""
+    def _commit_of(self, branch: str) -> str:
+        ref = f"refs/heads/{branch}"
+        # Twice: a branch may be created between the look at the ref and the look at its file.
+        for _ in range(2):
+            info = self.objects.info(ref)
+            if info is not None and info.type == "commit":
+                return info.id
+            try:
+                (self.path / ref).read_bytes()
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                return ""
+            except OSError as error:
+                reason = f"cannot open {self.path / ref}: {error.strerror}"
+                raise ForgeUnavailable(reason) from error
+        raise ForgeError(
+            f"{self.path}: branch {branch} is damaged, its ref names no commit",
+            hint="look with `git fsck`, then push the branch again",
+        )
+
+    def push_from(self, source: Path, branch: str, new: str, old: str) -> str:
+        """Move a branch from `old` to `new`, whose commits are in the repository `source`.
+
+        Return the commit of the branch afterwards: another push may have been faster.
+        """
         ref = f"refs/heads/{branch}"
         lease = f"--force-with-lease={ref}:{old}"
         with _git_started():
             done = Repository(source, self._identity).process(
                 "push", "--quiet", lease, str(self.path), f"{new}:{ref}"
             )
-        return self._without_abandoned_lock(done)
+        self._without_abandoned_lock(done)
+        tip = self.tip(branch) or ""
+        if tip == old:
+            raise forge_error(
+                source, "push", done.returncode, done.stderr.decode("utf-8", "replace")
+            )
+        return tip
 
     def merged_tree(self, base: str, head: str) -> str:
         """The tree of both merged; `MergeConflict` names the files that need a decision."""
@@ -124,15 +147,8 @@ class ForgeRepository(Repository):
     def first_with(self, commit: str, tip: str, base: str) -> str:
         """The commit on the first-parent line from `base` to `tip` that brought `commit` in."""
         line = self.git("rev-list", "--ignore-missing", "--first-parent", tip, "--not", base)
-        newest_first = line.split() or [tip]
-        low, high = 0, len(newest_first) - 1
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.contains(newest_first[middle], commit):
-                low = middle
-            else:
-                high = middle - 1
-        return newest_first[low]
+        above = {commit, *self.git("rev-list", "--ancestry-path", f"{commit}..{tip}").split()}
+        return [other for other in line.split() or [tip] if other in above][-1]
 
     @contextmanager
     def merge_lock(self, *, wait: bool = True) -> Iterator[bool]:

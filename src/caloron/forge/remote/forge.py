@@ -17,7 +17,7 @@ from caloron.domain.model.sprint import BRANCHES
 from caloron.errors import ForgeError, ForgeUnavailable, NotFound, StaleHead
 from caloron.forge.api import types
 from caloron.forge.api.base import BranchRules, ForgeApi, segment
-from caloron.forge.http import FORBIDDEN, ForgeHttp, ForgeResponse, Refused
+from caloron.forge.http import Forbidden, ForgeHttp, ForgeResponse, Refused
 from caloron.forge.remote import git as remote_git
 from caloron.forge.remote import snapshots
 from caloron.forge.remote.labels import Labels
@@ -73,7 +73,7 @@ class RemoteForge(Reader):
         self._close = close
         self._poller = Poller(self)
         self._labels = Labels(http, api)
-        self._merger = Merger(self, api, git_remote)
+        self._merger = Merger(self, git_remote)
 
     def __repr__(self) -> str:
         return f"RemoteForge({self._web!r})"
@@ -214,9 +214,9 @@ class RemoteForge(Reader):
         reference = self.api.label_reference(self._labels.of((label,))[0])
         try:
             response = self.http.change("POST", f"issues/{number}/labels", {"labels": [reference]})
+        except Forbidden:
+            raise
         except (NotFound, Refused) as refusal:
-            if isinstance(refusal, Refused) and refusal.status == FORBIDDEN:
-                raise
             return str(refusal)
         return None if label in {item.name for item in response.read(list[types.Label])} else ""
 

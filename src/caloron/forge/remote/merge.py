@@ -18,7 +18,6 @@ from caloron.errors import (
     StaleHead,
 )
 from caloron.forge.api import types
-from caloron.forge.api.base import ForgeApi
 from caloron.forge.http import Refused
 from caloron.forge.remote import git as remote_git
 from caloron.forge.remote import snapshots
@@ -35,17 +34,10 @@ _PAUSE_S = 0.3
 class Merger:
     """Merges one pull request at a time, and reports the exact reason of a refusal."""
 
-    def __init__(
-        self,
-        reader: Reader,
-        api: ForgeApi,
-        git_remote: Callable[[], Remote],
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, reader: Reader, git_remote: Callable[[], Remote]) -> None:
         self._reader = reader
-        self._api = api
+        self._api = reader.api
         self._git_remote = git_remote
-        self._sleep = sleep
 
     def mergeable(self, number: int) -> bool:
         """True if a pull request can be merged; wait until the forge knows."""
@@ -111,7 +103,7 @@ class Merger:
                 )
             if time.monotonic() > deadline:
                 raise NotYet(f"{name} {commit[:12]}, but the forge does not show that yet")
-            self._sleep(_PAUSE_S)
+            time.sleep(_PAUSE_S)
 
     def _takes_pushes(self, repository: types.Repository) -> bool:
         """True if we may push to main, and the forge then shows the merge by itself or by request.
@@ -234,4 +226,4 @@ class Merger:
             known = pull.mergeable is False and self._api.kind == "github"
             if known or time.monotonic() > deadline:
                 return pull
-            self._sleep(_PAUSE_S)
+            time.sleep(_PAUSE_S)

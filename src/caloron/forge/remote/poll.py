@@ -7,7 +7,6 @@ the third. Only a pull request that changed is read by itself, with its reviews.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from datetime import UTC, datetime
 
 import msgspec
@@ -53,8 +52,8 @@ class Poller:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._reported: OrderedDict[str, Snapshot] = OrderedDict()
-        self._pulls: OrderedDict[int, _Known] = OrderedDict()
+        self._reported: dict[str, Snapshot] = {}
+        self._pulls: dict[int, _Known] = {}
         #: The cursor of the last poll.
         self._last = ""
         self._lock = threading.Lock()
@@ -62,8 +61,8 @@ class Poller:
     def poll(self, cursor: str) -> Poll:
         """The changes since a cursor; an empty cursor begins now and reports nothing."""
         with self._lock:
-            if not cursor or cursor != self._last:
-                # The last result did not arrive, or another caller asks.
+            if not cursor or cursor != self._last or len(self._reported) > _REMEMBERED:
+                # The last result did not arrive, another caller asks, or the memory is full.
                 self._reported.clear()
                 self._pulls.clear()
             # After a poll that fails, the next one reports everything again.
@@ -111,7 +110,6 @@ class Poller:
             changes.append(snapshots.branch_snapshot(main, heads[main], began))
         # Only now: a poll that fails half-way has reported nothing.
         self._pulls.update(read)
-        _forget_oldest(self._pulls)
         new = [snapshot for snapshot in changes if self._is_new(snapshot)]
         # By the forge's clock alone: one that was set back begins again where it is now. The next
         # poll asks only for later changes, however many came in one second; while nothing changes,
@@ -182,18 +180,11 @@ class Poller:
         if before is not None and _same(before, snapshot):
             return False
         self._reported[snapshot.object] = snapshot
-        self._reported.move_to_end(snapshot.object)
-        _forget_oldest(self._reported)
         return True
 
 
 def _same(a: Snapshot, b: Snapshot) -> bool:
     return msgspec.structs.replace(a, version=0) == msgspec.structs.replace(b, version=0)
-
-
-def _forget_oldest(memory: OrderedDict[str, Snapshot] | OrderedDict[int, _Known]) -> None:
-    while len(memory) > _REMEMBERED:
-        memory.popitem(last=False)
 
 
 def _iso(moment_s: int) -> str:

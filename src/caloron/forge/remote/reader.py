@@ -22,7 +22,7 @@ from caloron.domain.rules.people.commands import command_in, mistaken_command
 from caloron.errors import ForgeUnavailable, NotFound
 from caloron.forge.api import types
 from caloron.forge.api.base import Check, ForgeApi, Protection, segment
-from caloron.forge.http import FORBIDDEN, ForgeHttp, ForgeResponse, Refused
+from caloron.forge.http import Forbidden, ForgeHttp, ForgeResponse, Refused
 from caloron.forge.remote import snapshots
 from caloron.forge.validate import (
     no_such,
@@ -128,9 +128,7 @@ class Reader:
             asked = self.http.get(f"collaborators/{segment(user)}/permission")
         except NotFound:
             return False
-        except Refused as refusal:
-            if refusal.status != FORBIDDEN:
-                raise
+        except Forbidden:
             return self.api.known_to_write(self.http, user)
         return asked.read(types.Permission).permission in self.api.writers
 

@@ -9,6 +9,9 @@ FROM counter
 UNION ALL
 SELECT number, branch, head, base, version FROM pulls WHERE state = 'open'
 
+-- name: numbered
+SELECT number FROM issues WHERE number = :number UNION ALL SELECT number FROM pulls WHERE number = :number
+
 -- name: issue
 SELECT * FROM issues WHERE number = :number
 -- name: issues
