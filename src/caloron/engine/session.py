@@ -202,12 +202,10 @@ class Session:
 
     def discard(self, sprint: str, by: str, listener: Listener) -> State:
         """Throw a sprint away; this needs no agent."""
-        from caloron.engine.discard import DiscardRun
-
         engine = Engine(
             self.project, self.ledger, self.forge, sprint, listener, only_effects=DISCARD_KEY
         )
-        return DiscardRun(engine).run(by)
+        return engine.discard(by)
 
     def wait_for_forge(self, sprint: str, message: Callable[[str], None]) -> None:
         """Wait for the forge, as a running engine does; an ended sprint needs none."""
