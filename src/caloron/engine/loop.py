@@ -19,6 +19,7 @@ from caloron.domain.model.roles import AGENT_ROLES
 from caloron.domain.model.sprint import State
 from caloron.domain.rules.supervisor import Limits
 from caloron.engine.exports import SprintExports
+from caloron.engine.forge.connect import open_mirror
 from caloron.engine.forge.executor import EffectExecutor
 from caloron.engine.forge.operations import ForgeOperations
 from caloron.engine.forge.poller import Poller, SnapshotFilter
@@ -27,7 +28,6 @@ from caloron.engine.signals import Announcer, Listener, LoopSignal, SystemClock
 from caloron.engine.tick import TickResult, tick
 from caloron.engine.traces import RunTraces
 from caloron.errors import CaloronError, PreconditionFailed, StoreError
-from caloron.git.mirror import Mirror
 from caloron.ledger.journal import Journal
 from caloron.ledger.ledger import Ledger
 from caloron.ledger.locate import home
@@ -134,8 +134,7 @@ class Engine:
         )
         self._declined = _declined(state)
         self.exports = SprintExports(project, ledger, sprint, self.clock, listener.message)
-        mirror = Mirror(project.mirror, forge.remote(), forge.main)
-        mirror.ensure()
+        mirror = open_mirror(project, forge)
         self.queue = WorkQueue(
             ledger, sprint, holder=f"engine-{os.getpid()}", lease_ms=int(config.lease_s * 1000)
         )
