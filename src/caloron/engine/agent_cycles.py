@@ -33,7 +33,7 @@ class WorkEvent(NamedTuple):
         match self.type:
             case "work_item_created" | "work_item_reopened":
                 return "pending"
-            case "work_item_claimed" | "attempt_started":
+            case "work_item_claimed":
                 return "in_flight"
             case "work_item_resolved":
                 return str(self.payload.get("status"))

@@ -47,15 +47,9 @@ CROSS JOIN events e ON e.work_item_id = w.id
 WHERE e.id > :since AND e.id <= :last ORDER BY e.id
 """
 _OF_ROLE = f"""
-SELECT {_FIELDS} FROM work_items w CROSS JOIN events e ON e.work_item_id = w.id
-WHERE w.id LIKE '%-' || :role AND e.id > :since AND e.id <= :last ORDER BY e.id
-"""
-_RECENT = f"""
 SELECT {_FIELDS} FROM events e
 WHERE e.id > :since AND e.id <= :last AND e.work_item_id LIKE '%-' || :role ORDER BY e.id
 """
-#: Up to this many events are read faster than the items of a role are found.
-_FEW = 20_000
 _LAST = "SELECT COALESCE(max(id), 0) AS id FROM events"
 _ITEMS = "SELECT id FROM work_items WHERE id >= :sprint || '/' AND id < :sprint || '0'"
 _PROGRESS = """
@@ -77,12 +71,12 @@ class AgentDirs:
         folder: Path,
         ledger: Ledger,
         sprint: str,
-        notify: Callable[[str], None] | None = None,
+        notify: Callable[[str], object],
     ) -> None:
         self.folder = folder
         self._ledger = ledger
         self._sprint = sprint
-        self._notify = notify or (lambda _line: None)
+        self._notify = notify
         self._reported: set[str] = set()
 
     def opening(self, agent: str, item: str) -> tuple[str, str]:
@@ -259,8 +253,7 @@ def _events(ledger: sqlite3.Connection, agent: str, since: int, last: int) -> It
     """The events about an agent's work, in their order."""
     role = next((role for role, name in SHARED_AGENTS.items() if name == agent), "")
     values: dict[str, Any] = {"agent": agent, "role": role, "since": since, "last": last}
-    sql = _OF_TASK if not role else _RECENT if last - since < _FEW else _OF_ROLE
-    for row in ledger.execute(sql, values):
+    for row in ledger.execute(_OF_ROLE if role else _OF_TASK, values):
         if agent_of_item(row["item"]) == agent:
             yield WorkEvent(
                 row["id"], row["ts"], row["type"], row["item"], json.loads(row["payload"])

@@ -8,6 +8,7 @@ and one `write` in `SprintExports` at the moment it is due.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -162,61 +163,59 @@ def exported_files(project: Project, sprints: Iterable[str]) -> dict[str, Path]:
     return {n: p for n, p in files.items() if p.is_file() and not p.is_symlink()}
 
 
+@dataclass
 class SprintExports:
     """Reads back the managed files before a sprint runs, and writes its exports."""
 
-    def __init__(
-        self,
-        project: Project,
-        ledger: Ledger,
-        sprint: str,
-        clock: Clock,
-        message: Callable[[str], None],
-    ) -> None:
-        self._exports = Exports(project, ledger)
-        self._project, self._ledger, self._sprint = project, ledger, sprint
-        self._clock, self._message = clock, message
-        self._written: tuple[PlannedTask, ...] = ()
+    project: Project
+    ledger: Ledger
+    sprint: str
+    clock: Clock
+    message: Callable[[str], None]
+    _written: tuple[PlannedTask, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._exports = Exports(self.project, self.ledger)
 
     def read_edits(self, *, busy: bool) -> None:
         """Read back edited files, or keep them aside while agents work. Write missing files."""
-        workspace = self._project.workspace
-        if lost := self._project.lost_work_dir:
-            self._message(f"work_dir {lost} is not there; {workspace} is used instead")
+        workspace = self.project.workspace
+        if lost := self.project.lost_work_dir:
+            self.message(f"work_dir {lost} is not there; {workspace} is used instead")
         self._read_state_file(busy=busy)
-        messages = read_back(self._ledger, workspace, busy=busy)
-        messages += write(self._ledger, self._exports.history())
-        messages += write(self._ledger, self._exports.versions())
+        messages = read_back(self.ledger, workspace, busy=busy)
+        messages += write(self.ledger, self._exports.history())
+        messages += write(self.ledger, self._exports.versions())
         if not self._is_edited(skills := self._exports.skills()):
-            messages += write(self._ledger, skills)
+            messages += write(self.ledger, skills)
         self._report(messages)
 
     def write_plan(self, state: State) -> None:
         """Write the plan once the sprint runs, and again when people change the tasks."""
         plan = tuple(task.plan for task in state.tasks.values())
         if state.sprint.phase in ("running", "retro") and plan and plan != self._written:
-            self._report(write(self._ledger, *self._exports.plan(state)))
+            self._report(write(self.ledger, *self._exports.plan(state)))
             self._written = plan
 
     def write_end(self) -> None:
         """Write the files about an ended sprint."""
-        ledger, exports = self._ledger, self._exports
+        ledger, exports = self.ledger, self._exports
         store_records(ledger)
         messages = write(ledger, exports.history())
-        record_versions(ledger, self._sprint, self._project.config.stall_threshold_m)
+        record_versions(ledger, self.sprint, self.project.config.stall_threshold_m)
         messages += write(ledger, exports.versions())
-        messages += read_back(ledger, self._project.workspace, busy=False)
+        messages += read_back(ledger, self.project.workspace, busy=False)
         messages += write(ledger, exports.learnings())
-        messages += write(ledger, *exports.retro_pages(self._sprint))
+        messages += write(ledger, *exports.retro_pages(self.sprint))
         self._report(messages)
 
     def _report(self, messages: Iterable[str]) -> None:
         for message in messages:
-            self._message(message)
+            self.message(message)
 
     def _is_edited(self, export: Export) -> bool:
         """True if another program wrote a readable text."""
-        content = read(self._ledger, export.name, export.path)
+        content = read(self.ledger, export.name, export.path)
         if content.author != "other" or export.describe_edit is None:
             return False
         try:
@@ -225,44 +224,44 @@ class SprintExports:
             return False
 
     def _read_state_file(self, *, busy: bool) -> None:
-        path = kv_path(self._sprint)
-        content = read(self._ledger, self._sprint, path)
+        path = kv_path(self.sprint)
+        content = read(self.ledger, self.sprint, path)
         if content.author == "caloron":
             return
         if content.author == "other":
             self._apply_edit(path, content.text, busy=busy)
-        text = kv_text(self._ledger.state(self._sprint), now := self._clock.now())
-        with self._ledger.db.transaction("kv") as connection:
-            remember_export(connection, self._sprint, digest(text))
-            remember_since(connection, self._sprint, now)
-        write_kv(self._sprint, text)
+        text = kv_text(self.ledger.state(self.sprint), now := self.clock.now())
+        with self.ledger.db.transaction("kv") as connection:
+            remember_export(connection, self.sprint, digest(text))
+            remember_since(connection, self.sprint, now)
+        write_kv(self.sprint, text)
 
     def _apply_edit(self, path: Path, text: bytes, *, busy: bool) -> None:
         try:
             edit = parse_edit(text)
         except ValueError:
-            kept = keep_aside(self._ledger, path, text, readable=False)
-            self._message(f"the state file of the sprint is corrupt; it is kept as {kept}")
+            kept = keep_aside(self.ledger, path, text, readable=False)
+            self.message(f"the state file of the sprint is corrupt; it is kept as {kept}")
             return
         # A file from before the sprint belongs to a sprint of an older program.
-        if busy or not stored_digests(self._ledger, self._sprint):
-            kept = keep_aside(self._ledger, path, text)
-            self._message(f"the state file of the sprint was changed; it is kept as {kept}")
+        if busy or not stored_digests(self.ledger, self.sprint):
+            kept = keep_aside(self.ledger, path, text)
+            self.message(f"the state file of the sprint was changed; it is kept as {kept}")
         else:
             self._apply(edit)
 
     def _apply(self, edit: FileEdit) -> None:
         from caloron.domain.rules.people.state_file_edit import apply_file_edit
 
-        loaded = self._ledger.load(self._sprint)
-        decision, outcome = apply_file_edit(loaded.state, edit, self._clock.now())
-        self._ledger.commit_tick(
+        loaded = self.ledger.load(self.sprint)
+        decision, outcome = apply_file_edit(loaded.state, edit, self.clock.now())
+        self.ledger.commit_tick(
             # The next tick consumes the facts that wait.
             msgspec.structs.replace(loaded, through=0),
             TickCommit(state=decision.state, actions=decision.actions, moves=decision.moves),
         )
-        with self._ledger.db.transaction("import") as connection:
-            payload = {"sprint": self._sprint, "changes": outcome}
+        with self.ledger.db.transaction("import") as connection:
+            payload = {"sprint": self.sprint, "changes": outcome}
             queue.append_event(connection, "state_imported", payload)
         for task, change in outcome.items():
-            self._message(f"read back from the state file of the sprint: {task}: {change}")
+            self.message(f"read back from the state file of the sprint: {task}: {change}")

@@ -1,7 +1,7 @@
 """Drives one sprint: tick, act on the decision, sleep until something happens.
 
 `Engine.drive` is the only loop. Its drivers decide how long it goes on: `Engine.run` to the end of
-the sprint, `OneShotRun` for one pass of cron, `DiscardRun` until everything is thrown away.
+the sprint, `OneShotRun` for one pass of cron, `Engine.discard` until everything is thrown away.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from caloron.domain.model.roles import AGENT_ROLES
 from caloron.domain.model.sprint import State
 from caloron.domain.rules.supervisor import Limits
 from caloron.engine.exports import SprintExports
+from caloron.engine.forge.connect import open_mirror
 from caloron.engine.forge.executor import EffectExecutor
 from caloron.engine.forge.operations import ForgeOperations
 from caloron.engine.forge.poller import Poller, SnapshotFilter
@@ -26,8 +27,7 @@ from caloron.engine.runs.runtime import SprintRuntime, cleaned_plan
 from caloron.engine.signals import Announcer, Listener, LoopSignal, SystemClock
 from caloron.engine.tick import TickResult, tick
 from caloron.engine.traces import RunTraces
-from caloron.errors import PreconditionFailed, StoreError
-from caloron.git.mirror import Mirror
+from caloron.errors import CaloronError, PreconditionFailed, StoreError
 from caloron.ledger.journal import Journal
 from caloron.ledger.ledger import Ledger
 from caloron.ledger.locate import home
@@ -35,7 +35,7 @@ from caloron.ledger.projects import Project
 from caloron.ledger.settings import ProjectConfig
 from caloron.ledger.tick_context import TickContext
 from caloron.ledger.work_queue import WorkQueue
-from caloron.ports import Clock, Forge
+from caloron.ports import Forge
 from caloron.store import log
 from caloron.store.files import is_disk_full
 from caloron.store.lock import boot_id
@@ -113,7 +113,6 @@ class Engine:
         sprint: str,
         listener: Listener,
         *,
-        clock: Clock | None = None,
         debug: bool = False,
         only_effects: str = "",
     ) -> None:
@@ -123,7 +122,7 @@ class Engine:
         self.ledger = ledger
         self.sprint = sprint
         self.listener = listener
-        self.clock = clock or SystemClock()
+        self.clock = SystemClock()
         self.wake = Wake(project.wake)
         self.signal = LoopSignal(self.wake)
         self._stop_requested = threading.Event()
@@ -135,8 +134,7 @@ class Engine:
         )
         self._declined = _declined(state)
         self.exports = SprintExports(project, ledger, sprint, self.clock, listener.message)
-        mirror = Mirror(project.mirror, forge.remote(), forge.main)
-        mirror.ensure()
+        mirror = open_mirror(project, forge)
         self.queue = WorkQueue(
             ledger, sprint, holder=f"engine-{os.getpid()}", lease_ms=int(config.lease_s * 1000)
         )
@@ -203,6 +201,35 @@ class Engine:
         if state.sprint.phase == "ended":
             self.write_end(state)
         return state
+
+    def discard(self, by: str) -> State:
+        """Record that the sprint is discarded, and carry that to its end; no agent is started.
+
+        After a crash, run it again and it goes on. The engine is made with `only_effects` set to
+        the key of discard effects.
+        """
+        self.ledger.discard(self.sprint, by)
+        with self.opened():
+            # Changes that people made meanwhile count: what they merged is merged.
+            self.poller.poll()
+            result = self.tick(grace=True)
+            self._report(result)
+            if result.state.sprint.discard.by:
+                self.workers.end_orphans()
+            state = self.drive(self._until_discarded)
+        self.raise_error()
+        if state.facts_wait:
+            reason = state.sprint.availability.pause_reason
+            raise CaloronError(f"sprint {self.sprint} cannot be discarded: {reason}")
+        self.exports.write_end()
+        return state
+
+    def _until_discarded(self, result: TickResult, epoch: int | None, grace: bool) -> float | None:
+        if result.state.sprint.phase == "ended" or result.state.facts_wait:
+            return None
+        if epoch is None:
+            self.poller.poll_once()
+        return self.wait_s(self.effects.dispatch(epoch))
 
     @contextmanager
     def opened(self, *, background: bool = False) -> Iterator[None]:

@@ -29,7 +29,7 @@ from caloron.domain.reporting.waiting import Outage, outage_after
 from caloron.domain.rules.people.labelled_issues import LABEL
 from caloron.domain.rules.planning import resumed
 from caloron.durations import Backoff
-from caloron.engine.forge.connect import catch_up, forge_of_session, remember
+from caloron.engine.forge.connect import catch_up, forge_of_session, open_mirror, remember
 from caloron.engine.loop import Engine
 from caloron.engine.runs.runtime import (
     cleaned_plan,
@@ -42,7 +42,6 @@ from caloron.engine.runs.runtime import (
 from caloron.engine.runs.sandbox_policy import SandboxPolicy
 from caloron.engine.signals import Listener, SystemClock
 from caloron.errors import ForgePaused, ForgeUnavailable, NotFound, PreconditionFailed, UsageError
-from caloron.git.mirror import Mirror
 from caloron.ledger.ledger import Ledger, TickCommit
 from caloron.ledger.legacy import import_home
 from caloron.ledger.projects import Project
@@ -54,43 +53,6 @@ from caloron.store.lock import ProcessLock
 from caloron.store.redact import Redactor
 
 _BACKOFF = Backoff(1.0, 60.0)
-
-
-def wait_for_forge(
-    project: Project,
-    ledger: Ledger,
-    forge: Forge,
-    sprint: str,
-    message: Callable[[str], None],
-    sleep: Callable[[float], None] = time.sleep,
-) -> None:
-    """Ask the forge and its git until both answer; `status` shows the outage meanwhile."""
-    outage: Outage | None = None
-    for attempt in count(1):
-        try:
-            _ask(project, forge)
-        except ForgeUnavailable as error:
-            log.warning("the forge does not answer; it is asked again", error=error)
-            until = error.until if isinstance(error, ForgePaused) else None
-            after = outage_after(outage, str(error), until, time.time())
-            if after != outage:
-                message(f"{after}; waiting, and going on when it answers (Ctrl-C stops)")
-                ledger.store_outage(sprint, after)
-            outage = after
-            pause = _BACKOFF.pause(attempt)
-            sleep(pause if until is None else max(until - time.time(), pause))
-            continue
-        if outage is not None:
-            ledger.end_outage(sprint)
-            message("the forge answers again")
-        return
-
-
-def _ask(project: Project, forge: Forge) -> None:
-    forge.about()
-    mirror = Mirror(project.mirror, forge.remote(), forge.main)
-    mirror.ensure()
-    mirror.fetch_main()
 
 
 @contextmanager
@@ -202,17 +164,43 @@ class Session:
 
     def discard(self, sprint: str, by: str, listener: Listener) -> State:
         """Throw a sprint away; this needs no agent."""
-        from caloron.engine.discard import DiscardRun
-
         engine = Engine(
             self.project, self.ledger, self.forge, sprint, listener, only_effects=DISCARD_KEY
         )
-        return DiscardRun(engine).run(by)
+        return engine.discard(by)
 
-    def wait_for_forge(self, sprint: str, message: Callable[[str], None]) -> None:
-        """Wait for the forge, as a running engine does; an ended sprint needs none."""
-        if self.project.is_remote and self.ledger.state(sprint).sprint.phase != "ended":
-            wait_for_forge(self.project, self.ledger, self.forge, sprint, message)
+    def wait_for_forge(
+        self,
+        sprint: str,
+        message: Callable[[str], None],
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Ask the forge and its git until both answer; `status` shows the outage meanwhile.
+
+        A local forge always answers, and an ended sprint needs none.
+        """
+        if not self.project.is_remote or self.ledger.state(sprint).sprint.phase == "ended":
+            return
+        outage: Outage | None = None
+        for attempt in count(1):
+            try:
+                self.forge.about()
+                open_mirror(self.project, self.forge).fetch_main()
+            except ForgeUnavailable as error:
+                log.warning("the forge does not answer; it is asked again", error=error)
+                until = error.until if isinstance(error, ForgePaused) else None
+                after = outage_after(outage, str(error), until, time.time())
+                if after != outage:
+                    message(f"{after}; waiting, and going on when it answers (Ctrl-C stops)")
+                    self.ledger.store_outage(sprint, after)
+                outage = after
+                pause = _BACKOFF.pause(attempt)
+                sleep(pause if until is None else max(until - time.time(), pause))
+                continue
+            if outage is not None:
+                self.ledger.end_outage(sprint)
+                message("the forge answers again")
+            return
 
     def go_on(self, sprint: str, choices: Choices) -> None:
         """Clear what stopped a sprint, and apply the user's choices."""
@@ -265,8 +253,7 @@ def check_start(
         webhooks_of(project.config, lambda: None)
     for name in frameworks_of(project, plan):
         runner(project, name).check()
-    mirror = Mirror(project.mirror, forge.remote(), forge.main)
-    mirror.ensure()
+    mirror = open_mirror(project, forge)
     main = access.main_by_git(mirror, about.kind) if project.is_remote else mirror.fetch_main()
     refuse_start_from(mirror, main)
     sandbox = sandbox_for(mirror.path, unsandboxed=unsandboxed)

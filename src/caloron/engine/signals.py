@@ -101,7 +101,7 @@ class Announcer:
     """Turns changes of the sprint as a whole into messages, each once."""
 
     def __init__(
-        self, message: Callable[[str], None], state: State, *, verification_off: bool = False
+        self, message: Callable[[str], None], state: State, *, verification_off: bool
     ) -> None:
         self._message = message
         self._verification_off = verification_off

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -17,13 +16,13 @@ from caloron.graph.stage import StageSpec
 from caloron.graph.stage_file import stage_of
 from caloron.schedule.cron import BadCron, Cron, parse_cron
 
-T = TypeVar("T")
-
 _MAX_BYTES = 16 << 20
 _MAX_NAME = 100
 
 
-class _Job(msgspec.Struct, frozen=True, kw_only=True):
+class JobEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as the file has it."""
+
     name: str
     cron: str
     graph: str
@@ -35,25 +34,19 @@ class _Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Config(msgspec.Struct, frozen=True, kw_only=True):
-    jobs: list[_Job]
+    jobs: list[JobEntry]
     store_path: str | None = None
     registry_url: str | None = None
     registry_api_key: str | None = None
     grid_broker: str | None = None
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A graph, when it is due, and the webhook for its outcome."""
+class Job(JobEntry, frozen=True, kw_only=True):
+    """A checked job: a graph, when it is due, and the webhook for its outcome."""
 
-    name: str
-    cron_text: str
-    cron: Cron
-    #: Read again for each run.
-    graph: Path
-    input: Any
-    webhook: str
-    timeout_s: float
-    durable: bool
+    times: Cron
+    #: The graph; it is read again for each run.
+    file: Path
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,44 +103,26 @@ def _read(path: Path) -> _Config:
         raise UsageError(f"{path}: {error}", hint="correct the file; nothing was run") from error
 
 
-def _job(entry: _Job, beside: Path) -> tuple[Job | None, list[str]]:
+def _job(entry: JobEntry, beside: Path) -> tuple[Job | None, list[str]]:
     """Return the job, or everything that is wrong with it."""
     errors: list[str] = []
-
-    def attempt(read: Callable[[], T]) -> T | None:
-        try:
-            return read()
-        except (UsageError, NotFound) as error:
-            errors.append(str(error))
-            return None
-
     if not entry.name.strip() or len(entry.name) > _MAX_NAME or not entry.name.isprintable():
         errors.append(f"`name` is no line of 1 to {_MAX_NAME} letters")
     if not 0 < entry.timeout_s <= 1e6:
         errors.append("`timeout_s` is not from 0 to 1000000")
-    cron = attempt(lambda: _cron(entry.cron))
-    graph = attempt(lambda: graph_file(entry.graph, beside))
-    webhook = attempt(lambda: _webhook(entry.webhook or ""))
-    if errors or cron is None or graph is None or webhook is None:
-        return None, errors
-    job = Job(
-        name=entry.name,
-        cron_text=entry.cron,
-        cron=cron,
-        graph=graph,
-        input=entry.input,
-        webhook=webhook,
-        timeout_s=entry.timeout_s,
-        durable=entry.durable,
-    )
-    return job, []
-
-
-def _cron(text: str) -> Cron:
     try:
-        return parse_cron(text)
+        times = parse_cron(entry.cron)
     except BadCron as error:
-        raise UsageError(f"`cron` {text[:80]!r}: {error}") from error
+        errors.append(f"`cron` {entry.cron[:80]!r}: {error}")
+    try:
+        file = graph_file(entry.graph, beside)
+    except NotFound as error:
+        errors.append(str(error))
+    if entry.webhook and not _is_address(entry.webhook):
+        errors.append(f"`webhook` {entry.webhook[:80]!r} is no address")
+    if errors:
+        return None, errors
+    return Job(**msgspec.structs.asdict(entry), times=times, file=file), []
 
 
 def graph_file(named: str, beside: Path) -> Path:
@@ -166,16 +141,14 @@ def graph_file(named: str, beside: Path) -> Path:
     raise NotFound(f"`graph`: there is no file {named[:200]!r}")
 
 
-def _webhook(url: str) -> str:
+def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        good = not url or (parts.scheme in ("http", "https") and bool(parts.hostname))
+        # Reading the port checks it.
         _ = parts.port
+        return parts.scheme in ("http", "https") and bool(parts.hostname)
     except ValueError:
-        good = False
-    if not good:
-        raise UsageError(f"`webhook` {url[:80]!r} is no address")
-    return url
+        return False
 
 
 def _stages_in_store(config: _Config, beside: Path) -> tuple[StageSpec, ...]:

@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from caloron.engine.graphs.runtime import GraphRuntime, RunOptions
@@ -27,21 +28,19 @@ _WEBHOOK_TIMEOUT_S = 10.0
 _TICK_S = 50.0
 
 
+@dataclass
 class ScheduledGraphs:
     """The jobs of a schedule; each run reads its graph and the available stages again."""
 
-    def __init__(
-        self, home: Path, schedule: Schedule, *, unsandboxed: bool, note: Callable[[str], None]
-    ) -> None:
-        self._home = home
-        self._schedule = schedule
-        self._unsandboxed = unsandboxed
-        self._note = note
+    home: Path
+    schedule: Schedule
+    unsandboxed: bool
+    note: Callable[[str], None]
 
     def check(self) -> list[str]:
         """Return every reason for which a job could not run now."""
         errors = []
-        for job in self._schedule.jobs:
+        for job in self.schedule.jobs:
             try:
                 home, prepared = self._prepare(job)
                 home.check_sandbox(home.stages_of(prepared))
@@ -57,10 +56,10 @@ class ScheduledGraphs:
         """Run a job; a failure is an outcome, too."""
         graph_id = ""
         try:
-            graph_id = composition_id(parse_graph(job.graph.read_bytes()))
+            graph_id = composition_id(parse_graph(job.file.read_bytes()))
             if graph_id == tick_graph().composition_id:
                 # A tick of a sprint: its effects are performed before this run ends.
-                output = run_once(_sprint_in(job), self._note, job.timeout_s or _TICK_S)
+                output = run_once(_sprint_in(job), self.note, job.timeout_s or _TICK_S)
                 return Outcome(ok=True, composition_id=graph_id, output=output)
             home, prepared = self._prepare(job)
             limits = RunLimits(run_seconds=job.timeout_s)
@@ -74,8 +73,8 @@ class ScheduledGraphs:
         return Outcome(ok=True, composition_id=prepared.composition_id, output=done.output)
 
     def _prepare(self, job: Job) -> tuple[GraphRuntime, Prepared]:
-        home = GraphRuntime(self._home, unsandboxed=self._unsandboxed, more=self._schedule.stages)
-        return home, prepare(job.graph.read_bytes(), home.catalogue)
+        home = GraphRuntime(self.home, unsandboxed=self.unsandboxed, more=self.schedule.stages)
+        return home, prepare(job.file.read_bytes(), home.catalogue)
 
     def call_webhook(self, job: Job, outcome: Outcome) -> None:
         """Send one POST; it is not repeated."""
@@ -92,7 +91,7 @@ class ScheduledGraphs:
                 response.read(1)
         except (urllib.error.URLError, OSError, ValueError) as error:
             log.warning("a webhook was not taken", error=error, job=job.name)
-            self._note(f"the webhook of {job.name} was not taken: {error}")
+            self.note(f"the webhook of {job.name} was not taken: {error}")
 
 
 def _sprint_in(job: Job) -> str:

@@ -148,8 +148,8 @@ class Scheduler:
         self._lock = threading.Lock()
         for job in jobs:
             last = runs.last(job.name)
-            if last is None or last.cron != job.cron_text:
-                runs.register(job.name, job.cron_text, self._clock.now())
+            if last is None or last.cron != job.cron:
+                runs.register(job.name, job.cron, self._clock.now())
 
     def stop(self) -> None:
         """Start no further run; those that run come to their end."""
@@ -188,8 +188,8 @@ class Scheduler:
                 return last.due
             outcome = Outcome(ok=False, composition_id="", error=_INTERRUPTED)
             self._finish(job, last.due, run_id_of(job.name, last.due), outcome)
-            return next_due(job.cron, self._clock.now())
-        return next_due(job.cron, last.handled)
+            return next_due(job.times, self._clock.now())
+        return next_due(job.times, last.handled)
 
     def _next_due(self) -> float:
         idle = [job for job in self._jobs if job.name not in self._running]

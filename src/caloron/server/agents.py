@@ -27,7 +27,7 @@ from caloron.graph.stdlib.outside import KeyValues
 from caloron.ledger.projects import list_projects
 from caloron.ports import Caps, Remote
 from caloron.server.registry import Agent, Registry
-from caloron.server.requests import Heartbeat, Logs, Spawn, Stop
+from caloron.server.requests import Heartbeat, Logs, Spawn, Status, Stop
 from caloron.server.settings import HarnessSettings, ShellSettings
 from caloron.store import log
 
@@ -67,8 +67,8 @@ class AgentServer:
         home: Path,
         settings: ShellSettings,
         *,
-        unsandboxed: bool = False,
-        log_line: Callable[[str], object] = sys.stderr.write,
+        unsandboxed: bool,
+        log_line: Callable[[str], object],
     ) -> None:
         self._folder = home / "shell"
         self._settings = settings
@@ -228,9 +228,9 @@ class AgentServer:
         threading.Thread(target=wait, name=f"wait-{agent.agent}", daemon=True).start()
         return child.pid
 
-    def status(self, *, details: bool = False) -> Response:
+    def status(self, request: Status) -> Response:
         rows = self._registry.status()
-        if details:
+        if request.details == "1":
             return {"agents": rows}
         return {"agents": [{name: row[name] for name in _OLD_FIELDS} for row in rows]}
 

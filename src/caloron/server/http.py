@@ -15,6 +15,8 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from msgspec import Struct
+
 from caloron.engine.forge.bounded_http import BoundedServer
 from caloron.errors import CaloronError, InUse
 from caloron.server.agents import AgentServer, Response, refusal
@@ -23,6 +25,7 @@ from caloron.server.requests import (
     Heartbeat,
     Logs,
     Spawn,
+    Status,
     Stop,
     read_body,
     read_query,
@@ -112,22 +115,20 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Refused(HTTPStatus.NOT_FOUND, f"there is no {path[:100]}")
         if self.command != method:
             raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"{path} takes {method}")
-        if path == "/health":
+        if method == "GET":
+            # A body has no meaning here, but reading it must not outlast the deadline.
+            self._drain()
             self.server.has_read(self.connection)
+        if path == "/health":
             return "ok"
         token = self.headers.get(TOKEN_HEADER, "").encode("utf-8", "replace")
         if not hmac.compare_digest(token, self.server.token):
             raise _Refused(
                 HTTPStatus.UNAUTHORIZED, f"the header {TOKEN_HEADER} has the wrong token"
             )
-        agents = self.server.agents
-        if method == "GET":
-            self.server.has_read(self.connection)
-        if path == "/status":
-            return agents.status(details=query.get("details") == "1")
-        if path == "/logs":
-            return agents.logs(read_query(query, Logs))
-        return _POSTS[path](agents, self._body())
+        kind, answer = _REQUESTS[path]
+        request = read_query(query, kind) if method == "GET" else read_body(self._body(), kind)
+        return answer(self.server.agents, request)
 
     def _body(self) -> bytes:
         length = self.headers.get("Content-Length", "")
@@ -148,6 +149,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = ""
         if self._unread and hasattr(self, "headers"):
             length = self.headers.get("Content-Length", "")
+        self._unread = False
         if not (length.isascii() and length.isdecimal() and len(length) <= 9):
             return
         left = min(int(length), _MAX_DRAINED)
@@ -183,8 +185,10 @@ _METHODS = {
     "/stop": "POST",
     "/logs": "GET",
 }
-_POSTS: dict[str, Callable[[AgentServer, bytes], Response]] = {
-    "/heartbeat": lambda agents, body: agents.heartbeat(read_body(body, Heartbeat)),
-    "/spawn": lambda agents, body: agents.spawn(read_body(body, Spawn)),
-    "/stop": lambda agents, body: agents.stop(read_body(body, Stop)),
+_REQUESTS: dict[str, tuple[type[Struct], Callable[[AgentServer, Any], Response]]] = {
+    "/heartbeat": (Heartbeat, AgentServer.heartbeat),
+    "/spawn": (Spawn, AgentServer.spawn),
+    "/status": (Status, AgentServer.status),
+    "/stop": (Stop, AgentServer.stop),
+    "/logs": (Logs, AgentServer.logs),
 }

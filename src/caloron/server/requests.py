@@ -53,6 +53,11 @@ class Spawn(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"`{name}`: expected text of up to {_MAX_TEXT} bytes")
 
 
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    #: `1`: all that is known about each agent.
+    details: str = ""
+
+
 class Stop(msgspec.Struct, frozen=True, kw_only=True):
     sprint_id: Id
     agent_id: Id

@@ -3,57 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeVar
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
 from caloron.domain.model.effects import (
     Action,
-    AddLabel,
     CancelWork,
-    CloseIssue,
-    ClosePull,
-    CreateIssue,
     Describe,
-    EditIssue,
     Effect,
     HoldWork,
     MakeRevert,
-    Merge,
     Moved,
-    OpenPull,
-    PostComment,
-    PostReview,
     Probe,
-    Push,
-    ReopenIssue,
     ReportProgress,
     RetryEffect,
-    SeeBranch,
     StartWork,
 )
 from caloron.domain.model.facts import EffectDone, EffectFailed, Fact, Refusal, WorkEnded
 from caloron.domain.model.merge import Link
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.roles import ROLES
-from caloron.domain.model.snapshots import with_section
 from caloron.domain.model.sprint import Planning, Sprint, SprintSettings, State
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task, Work
 from caloron.domain.rules.evaluate import evaluate
 from caloron.domain.rules.evaluation import Decision
-from caloron.errors import ChecksFailed, ForgeError, NotFound, NotYet, StaleBase, StaleHead
+from caloron.engine.forge.operations import ForgeOperations
+from caloron.errors import ForgeError, NotFound
+from caloron.git.mirror import Conflict, Mirror
+from caloron.store.redact import Redactor
 from caloron.testing.agent import FakeAgent
 from caloron.testing.forge import InMemoryForge, Person
 
 _Effect = TypeVar("_Effect", bound=msgspec.Struct)
-_REFUSALS: dict[type[Exception], Refusal] = {
-    StaleHead: "stale_head",
-    StaleBase: "stale_base",
-    NotFound: "gone",
-    NotYet: "waiting",
-    ChecksFailed: "checks",
-}
 
 
 def planned(id: str, *needs: str, kind: Literal["change", "check"] = "change") -> PlannedTask:
@@ -87,6 +72,13 @@ class SprintDriver:
         self.agent = agent or FakeAgent()
         self.forge = InMemoryForge()
         self.now = 1000.0
+        self._operations = ForgeOperations(
+            self.forge,
+            cast(Mirror, _Repository(self.forge)),
+            Redactor(),
+            SimpleNamespace(now=lambda: self.now),
+            lambda: self.state,
+        )
         #: Facts for the next tick.
         self.facts: list[Fact] = [self.forge.objects["branch:main"]]
         self.person = self.user("ada")
@@ -241,7 +233,8 @@ class SprintDriver:
             self.facts += self.facts_of(effect)
             self.done.append(effect)
         except (ForgeError, NotFound) as error:
-            self.refuse(effect, _REFUSALS.get(type(error), "refused"))
+            self.facts += self._operations.after_refusal(effect, error)
+            self.refuse(effect, self._operations.refusal(effect, error), str(error))
 
     def refuse(self, effect: Effect | Probe, kind: Refusal, message: str = "no") -> None:
         self.refused[effect.key] = effect
@@ -250,83 +243,19 @@ class SprintDriver:
             EffectFailed(key=effect.key, task=effect.task, kind=tag, refusal=kind, message=message)
         )
 
-    def facts_of(self, effect: Effect | Probe) -> Sequence[Fact]:  # noqa: C901, PLR0911, PLR0912 - all effects in one place
+    def facts_of(self, effect: Effect | Probe) -> Sequence[Fact]:
         """Perform an effect on the forge, and return the facts that the next tick gets."""
-        forge = self.forge
         match effect:
-            case CreateIssue():
-                return [forge.create_issue(effect.title, effect.body, effect.labels)]
-            case PostComment():
-                return [forge.comment(effect.issue, effect.body)]
-            case ReportProgress():
-                if comment := forge.find_comment(effect.issue, effect.marker):
-                    return [forge.edit_comment(effect.issue, comment.id, effect.body)]
-                return [forge.comment(effect.issue, effect.body)]
-            case Describe():
-                pull = forge.pull(effect.number)
-                body = with_section(pull.body, effect.section, effect.text, add=effect.add)
-                return [pull if body == pull.body else forge.edit_pull(effect.number, body)]
-            case AddLabel():
-                return [forge.label(effect.issue, effect.label)]
-            case ReopenIssue():
-                return [forge.reopen_issue(effect.issue), _done(effect, "reopen_issue")]
-            case EditIssue():
-                issue = forge.issue(effect.issue)
-                same = issue.body == effect.old
-                return [forge.edit_issue(effect.issue, effect.body) if same else issue]
-            case SeeBranch():
-                return [_done(effect, "see_branch", forge.branches.get(effect.branch, ""))]
-            case CloseIssue():
-                return [forge.close_issue(effect.issue)]
-            case ClosePull():
-                pull = forge.pull(effect.pull)
-                return [forge.close_pull(effect.pull) if pull.state == "open" else pull]
-            case Push():
-                return self._push(effect)
-            case OpenPull():
-                return [forge.open_pull(effect.title, effect.body, effect.branch)]
-            case PostReview():
-                return [forge.review(effect.pull, effect.head, effect.verdict, effect.body)]
-            case Merge():
-                return self._merge(effect)
-            case MakeRevert():
-                head = forge.revert_commit(effect.head)
-                forge.push(None, effect.branch, head, "", force=True)
-                again = forge.new_commit()
-                return [
-                    msgspec.structs.replace(_done(effect, "revert", head), reapply_commit=again)
-                ]
             case Probe():
-                return []
-
-    def _push(self, effect: Push) -> Sequence[Fact]:
-        if effect.old and effect.branch not in self.forge.branches:
-            raise NotFound(f"there is no branch {effect.branch}")
-        self.forge.push(None, effect.branch, effect.new, effect.old)
-        pulls = [] if effect.pull is None else [self.forge.pull(effect.pull)]
-        return [_done(effect, "push", effect.new), *pulls]
-
-    def _merge(self, effect: Merge) -> Sequence[Fact]:
-        self._look_before_merge(effect)
-        pull = self.forge.merge(effect.pull, effect.head, effect.base, effect.message).pull
-        tree = _tree(self.forge.trees[pull.merge_commit])
-        done = _done(effect, "merge", pull.merge_commit)
-        main = self.forge.objects["branch:main"]
-        return [pull, main, msgspec.structs.replace(done, tree=tree)]
-
-    def _look_before_merge(self, effect: Merge) -> None:
-        """Refuse a merge that is not wanted any more, or that the CI does not allow."""
-        task = self.state.tasks.get(effect.task)
-        if task and task.merge.merging != effect.head:
-            raise StaleHead("the merge is not wanted any more")
-        issue = task.links.issue if task and not task.merge.unverified else None
-        if issue is not None and self.forge.issue(issue).state == "closed":
-            raise StaleHead("its issue was closed")
-        checks = self.forge.checks(effect.head).state
-        if checks == "pending":
-            raise NotYet("the CI has not ended")
-        if checks == "red":
-            raise ChecksFailed("the CI is red")
+                return ()
+            case MakeRevert():
+                # The engine makes the commits of a revert with git.
+                head, again = self.forge.revert_commit(effect.head), self.forge.new_commit()
+                self.forge.push(None, effect.branch, head, "", force=True)
+                done = EffectDone(key=effect.key, task=effect.task, kind="revert", commit=head)
+                return (msgspec.structs.replace(done, reapply_commit=again),)
+            case _:
+                return self._operations.do(effect)
 
     # Work
 
@@ -428,8 +357,32 @@ class SprintDriver:
         return [effect for effect in self.done if isinstance(effect, kind)]
 
 
-def _done(effect: Effect, kind: str, commit: str = "") -> EffectDone:
-    return EffectDone(key=effect.key, task=effect.task, kind=kind, commit=commit)
+class _Repository:
+    """What the operations of the engine ask a `Mirror`, on the commits of the forge in memory."""
+
+    path, main = Path(), "main"
+
+    def __init__(self, forge: InMemoryForge) -> None:
+        self._forge = forge
+
+    def fetch_main(self) -> str:
+        return self._forge.branches["main"]
+
+    def has(self, commit: str) -> bool:
+        return commit in self._forge.trees
+
+    def is_ancestor(self, commit: str, main: str) -> bool:
+        return self.has(commit)
+
+    def merge(self, base: str, head: str, message: str) -> Conflict:
+        """Leave every merge to the forge, which knows the tree of its result."""
+        return Conflict(())
+
+    def subject(self, commit: str) -> str:
+        return commit
+
+    def tree(self, commit: str) -> str:
+        return _tree(self._forge.trees[commit])
 
 
 def _tree(changes: tuple[str, ...]) -> str:

@@ -95,9 +95,8 @@ class InMemoryForge:
         return [review for review in self._all(ReviewSnapshot) if review.pull == number]
 
     def branch(self, name: str) -> BranchSnapshot | None:
-        if name not in self.branches:
-            return None
-        return self._get(BranchSnapshot, f"branch:{name}")
+        commit = self.branches.get(name)
+        return BranchSnapshot(version=self.version, name=name, commit=commit) if commit else None
 
     def mergeable(self, number: int) -> bool:
         return self.pull(number).state == "open"

@@ -22,21 +22,21 @@ class GraphSprint(MiniSprint):
     """The small sprint, with a run of the graph as each of its ticks."""
 
     def __init__(self, home: Path) -> None:
-        super().__init__(home / "projects" / "shop" / "ledger.sqlite")
+        super().__init__(home / "projects" / "shop")
         self._at = GraphRuntime(home)
         self._prepared = prepare(composition("sprint_tick_stateful") or b"", self._at.catalogue)
         self.ticks = 0
 
     def tick(self) -> TickResult:
         self.world.poll()
-        self.ledger.append_facts(self.id, self.world.facts)
+        self.ledger.append_facts(self.sprint, self.world.facts)
         self.world.facts.clear()
         self.ticks += 1
         options = RunOptions(run_id=f"tick-{self.ticks}", cached=False)
-        answer = self._at.run(self._prepared, {"sprint_id": self.id}, options).output
-        assert answer["persisted_path"] == str(kv_path(self.id))
+        answer = self._at.run(self._prepared, {"sprint_id": self.sprint}, options).output
+        assert answer["persisted_path"] == str(kv_path(self.sprint))
         taken = tuple(answer["actions_taken"])
-        state = self.ledger.state(self.id)
+        state = self.ledger.state(self.sprint)
         saved = TickResult(state=state, moves=(), actions_taken=taken, changed=answer["changed"])
         self.saved.append(saved)
         return saved
@@ -51,14 +51,14 @@ def shop(run: Any, home: Path) -> Path:
 def test_a_sprint_is_driven_to_its_end_by_runs_of_the_graph_alone(shop: Path) -> None:
     sprint = GraphSprint(shop)
     assert sprint.run() == {"a": "Done", "b": "Done"}
-    assert sprint.ledger.state(sprint.id).sprint.phase == "ended"
-    assert b'"Done"' in kv_path(sprint.id).read_bytes()
+    assert sprint.ledger.state(sprint.sprint).sprint.phase == "ended"
+    assert b'"Done"' in kv_path(sprint.sprint).read_bytes()
     assert all(saved.changed for saved in sprint.saved[:-1])
     sprint.ledger.close()
 
 
 def test_the_graph_takes_the_same_actions_as_the_engine_loop(shop: Path, tmp_path: Path) -> None:
-    graph, loop = GraphSprint(shop), MiniSprint(tmp_path / "ledger.db")
+    graph, loop = GraphSprint(shop), MiniSprint(tmp_path)
     assert graph.run() == loop.run()
     answer = [[saved.actions_taken for saved in sprint_run.saved] for sprint_run in (graph, loop)]
     assert answer[0] == answer[1]
@@ -74,21 +74,23 @@ def test_a_silent_agent_is_probed_by_the_graph(shop: Path) -> None:
     answer = sprint.tick().actions_taken
     assert answer[0].startswith("probe:a (silent for 25 min)")
     assert any(line.startswith(f"probe/{item}") for line in answer)
-    assert json.loads(kv_path(sprint.id).read_bytes())["interventions"] == {"a": {"count": 1}}
+    assert json.loads(kv_path(sprint.sprint).read_bytes())["interventions"] == {"a": {"count": 1}}
     sprint.ledger.close()
 
 
 def test_a_late_tick_is_refused_and_changes_nothing(run: Any, shop: Path) -> None:
     sprint = GraphSprint(shop)
-    loaded = run("stage", "run", "load_tick_state", "--input", f'{{"sprint_id": "{sprint.id}"}}')
+    loaded = run(
+        "stage", "run", "load_tick_state", "--input", f'{{"sprint_id": "{sprint.sprint}"}}'
+    )
     answer = loaded[1]["data"]["output"]
     sprint.tick()
-    before = sprint.ledger.load(sprint.id)
+    before = sprint.ledger.load(sprint.sprint)
     late = {name: answer[name] for name in ("state", "now", "loaded")}
-    value = {"sprint_id": sprint.id, "tick_result": late}
+    value = {"sprint_id": sprint.sprint, "tick_result": late}
     line = ("stage", "run", "save_tick_state", "--input", json.dumps(value))
     run.refused(12, "changed by another tick", *line)
-    assert sprint.ledger.load(sprint.id).version == before.version
+    assert sprint.ledger.load(sprint.sprint).version == before.version
     sprint.ledger.close()
 
 
@@ -96,16 +98,16 @@ def test_facts_that_arrive_during_a_tick_wait_for_the_next_tick(run: Any, shop: 
     sprint = GraphSprint(shop)
     sprint.tick()
     sprint.drain()
-    value = json.dumps({"sprint_id": sprint.id})
+    value = json.dumps({"sprint_id": sprint.sprint})
     envelope = run.data("stage", "run", "load_tick_state", "--input", value)["output"]
     assert envelope["facts"]
     sprint.world.person.comment(1, "a late comment")
     sprint.world.poll()
-    sprint.ledger.append_facts(sprint.id, sprint.world.facts)
+    sprint.ledger.append_facts(sprint.sprint, sprint.world.facts)
     late = {"state": envelope["state"], "now": envelope["now"], "loaded": envelope["loaded"]}
-    answer = {"sprint_id": sprint.id, "tick_result": late}
+    answer = {"sprint_id": sprint.sprint, "tick_result": late}
     assert run("stage", "run", "save_tick_state", "--input", json.dumps(answer))[0] == 0
-    remaining = [getattr(fact, "body", "") for fact in sprint.ledger.load(sprint.id).facts]
+    remaining = [getattr(fact, "body", "") for fact in sprint.ledger.load(sprint.sprint).facts]
     assert "a late comment" in remaining
     assert len(remaining) < len(envelope["facts"])
     sprint.ledger.close()

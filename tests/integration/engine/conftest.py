@@ -5,30 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
 
 from caloron.agents.supervise import launch
-from caloron.domain.model.effects import Effect, StartWork
+from caloron.domain.model.effects import StartWork
 from caloron.domain.model.roles import Role
 from caloron.domain.model.task import Work
 from caloron.engine.forge.executor import EffectExecutor
-from caloron.engine.forge.operations import ForgeOperations
 from caloron.engine.forge.poller import Poller
 from caloron.engine.runs.runtime import SprintRuntime
 from caloron.engine.runs.workers import Workers
 from caloron.git.mirror import Mirror
-from caloron.ledger.journal import Entry
-from caloron.ledger.ledger import TickCommit
 from caloron.ledger.projects import Project
 from caloron.ledger.settings import ProjectConfig
 from caloron.ledger.work_queue import Claimed
-from caloron.ports import Checks, Forge, Remote
-from caloron.store.redact import Redactor
+from caloron.ports import Checks, Remote
 from tests.integration.engine.parts import Parts
 from tests.support.git import git, new_repository
+from tests.support.home import Home
 
 ITEM = "shop-1/a/1-implement"
 
@@ -77,42 +74,29 @@ class Engine(Parts):
             self._mirror.ensure()
         return self._mirror
 
-    def plan(self, *actions: Effect | StartWork) -> None:
-        loaded = self.ledger.load(self.sprint)
-        self.ledger.commit_tick(loaded, TickCommit(state=loaded.state, actions=actions))
-
-    def entry(self) -> Entry:
-        (entry,) = self.journal.due()
-        return entry
-
     def effects(self, forge: ScriptedForge, poller: Poller | None = None) -> EffectExecutor:
-        operations = ForgeOperations(
-            cast(Forge, forge),
-            cast(Mirror, self._mirror),
-            Redactor(),
-            self.clock,
-            lambda: self.ledger.state(self.sprint),
-        )
-        return EffectExecutor(
-            self.journal, operations, self.runs, self.clock, self.signal, poller=poller
-        )
+        return self.executor(self.operations(forge, self._mirror), poller)
 
-    def poller(self, forge: ScriptedForge) -> Poller:
-        return Poller(self.ledger, self.sprint, cast(Forge, forge), self.signal, 1.0)
+    def workers(self) -> Workers:
+        return self.runtime().workers
 
-    def workers(self, *, parallel: int = 4) -> Workers:
-        return self.runtime(parallel=parallel).workers
-
-    def runtime(self, *, parallel: int = 4) -> SprintRuntime:
+    def runtime(self) -> SprintRuntime:
         state = self.ledger.state(self.sprint)
         settings = state.sprint.settings
-        state.sprint.settings = msgspec.structs.replace(
-            settings, unsandboxed=True, parallel=parallel
-        )
+        state.sprint.settings = msgspec.structs.replace(settings, unsandboxed=True)
         return SprintRuntime(self.project, state, self.queue, self.mirror, self.signal)
 
-    def start_work(self, item: str = ITEM, role: Role = "implement") -> Claimed:
+    def plan_work(self, item: str = ITEM, role: Role = "implement") -> None:
         self.plan(StartWork(task="a", work=Work(item=item, role=role)))
+
+    def work(self, workers: Workers, role: Role = "implement") -> None:
+        """Do one piece of work to its end."""
+        self.plan_work(role=role)
+        workers.dispatch(4)
+        workers.wait()
+
+    def start_work(self, item: str = ITEM, role: Role = "implement") -> Claimed:
+        self.plan_work(item, role)
         claimed = self.queue.claim((role,), cap=99)
         assert claimed is not None
         return claimed
@@ -150,9 +134,6 @@ class Engine(Parts):
         rows = self.ledger.db.rows("SELECT payload FROM events WHERE type = ?", (type,))
         return [json.loads(r["payload"]) for r in rows]
 
-    def facts(self) -> tuple[msgspec.Struct, ...]:
-        return self.ledger.load(self.sprint).facts
-
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
@@ -164,3 +145,12 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     for directory in made.runs.root.rglob("lock"):
         launch.stop(directory.parent)
     made.ledger.close()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """A home with the project `demo`, which this process uses."""
+    made = Home(tmp_path).init()
+    for name, value in made.environment.items():
+        monkeypatch.setenv(name, value)
+    return made

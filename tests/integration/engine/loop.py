@@ -14,16 +14,12 @@ from caloron.domain.model.snapshots import PullSnapshot
 from caloron.domain.model.sprint import SprintSettings, State
 from caloron.domain.model.task import Task, Work
 from caloron.domain.rules.supervisor import Limits
-from caloron.engine.forge.executor import EffectExecutor
-from caloron.engine.forge.operations import ForgeOperations
-from caloron.engine.forge.poller import Poller
 from caloron.engine.tick import tick
 from caloron.git.command import git, git_environment
 from caloron.git.mirror import Conflict, Mirror
 from caloron.ledger.tick_context import TickContext
 from caloron.ledger.work_queue import Claimed
 from caloron.ports import Forge
-from caloron.store.redact import Redactor
 from tests.integration.engine.parts import Parts
 
 _NO_LIMITS = Limits(stall_s=1e9, timeout_s=1e9, grace_s=1e9)
@@ -42,11 +38,8 @@ class Loop(Parts):
         self.forge = forge
         self.mirror = Mirror(home / "mirror.git", forge.remote(), forge.main)
         self.mirror.ensure()
-        operations = ForgeOperations(
-            forge, self.mirror, Redactor(), self.clock, lambda: self.ledger.state(self.sprint)
-        )
-        self.effects = EffectExecutor(self.journal, operations, self.runs, self.clock, self.signal)
-        self.poller = Poller(self.ledger, self.sprint, forge, self.signal, 1.0)
+        self.effects = self.executor(self.operations(forge, self.mirror))
+        self.poller = self.poller_of(forge)
         self.poller.begin()
         self._claims: dict[str, Claimed] = {}
         self._mains: dict[str, str] = {}
@@ -120,12 +113,9 @@ class Loop(Parts):
             self.tick()
             acted = self.perform(merges=merges)
             assert not self.signal.errors, self.signal.errors
-            if not (news or acted) and self.state == before and not self._waiting_facts():
+            if not (news or acted) and self.state == before and not self.facts():
                 return
         raise AssertionError("the sprint never becomes idle")
-
-    def _waiting_facts(self) -> bool:
-        return bool(self.ledger.load(self.sprint).facts)
 
     def end(self, name: str = "a", answer: str = "APPROVED") -> None:
         """End the running agent or verification of a task."""

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from caloron.agentstate.instance import AgentInstance
+from caloron.domain.model.sprint import Sprint
 from caloron.engine.agent_dirs import AgentDirs, Difference, differences, export
 from caloron.engine.agent_view import cycles_in, describe, last_cycles, queue_of
 from caloron.ledger.ledger import Ledger
@@ -31,12 +32,7 @@ class Project:
         self.folder = folder
         folder.mkdir(exist_ok=True)
         self.ledger = Ledger(folder / "ledger.sqlite")
-        with self.ledger.db.transaction("sprint") as connection:
-            columns = [row["name"] for row in connection.execute("PRAGMA table_info(sprints)")]
-            values = {"id": "demo-1", "goal": "", "phase": "running", "data": b"{}"}
-            row = [values.get(name, 1) for name in columns]
-            marks = ", ".join("?" * len(row))
-            connection.execute(f"INSERT INTO sprints VALUES ({marks})", row)
+        self.ledger.create_sprint(Sprint(id="demo", number=0, goal="", phase="running"), {})
         self.messages: list[str] = []
 
     @property
@@ -210,9 +206,7 @@ def test_an_export_that_is_killed_at_any_write_is_completed_by_the_next(
             assert project.content() == expected, (point, number)
 
 
-def test_a_reviewer_is_exported_from_the_work_of_all_tasks(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reviewer_is_exported_from_the_work_of_all_tasks(project: Project) -> None:
     for task in ("other0", "other1"):
         for work in ("1-implement", "2-review"):
             item = f"demo-1/{task}/{work}"
@@ -221,7 +215,6 @@ def test_a_reviewer_is_exported_from_the_work_of_all_tasks(
     first = project.content("reviewer-1")
     assert len(queue_of(project.folder / "agents" / "reviewer-1")) == 2
     shutil.rmtree(project.folder / "agents")
-    monkeypatch.setattr("caloron.engine.agent_dirs._FEW", 0)
     project.export("reviewer-1")
     assert project.content("reviewer-1") == first
 
@@ -297,9 +290,9 @@ def test_a_folder_of_version_0_4_continues_without_repeated_entries(project: Pro
     project.wake(1)
     project.export()
     with closing(sqlite3.connect(project.agent_dir / "state.sqlite")) as connection:
-        connection.execute("DROP TABLE caloron_export")
         connection.execute("CREATE TABLE caloron_followed (id INTEGER, through INTEGER, cycle)")
-        connection.execute("INSERT INTO caloron_followed VALUES (1, 5, 1)")
+        connection.execute("INSERT INTO caloron_followed SELECT 1, through, 1 FROM caloron_export")
+        connection.execute("DROP TABLE caloron_export")
         connection.commit()
         (before,) = connection.execute("SELECT count(*) FROM events").fetchone()
     project.export()

@@ -28,6 +28,7 @@ from caloron.domain.model.effects import (
     PostComment,
     PostReview,
     Push,
+    StartWork,
 )
 from caloron.domain.model.facts import EffectDone, EffectFailed, WorkEnded
 from caloron.domain.model.snapshots import (
@@ -42,11 +43,11 @@ from caloron.domain.model.task import Work
 from caloron.domain.rules.supervisor import Limits
 from caloron.engine import loop as engine_module
 from caloron.engine.forge import executor as effects_module
-from caloron.engine.forge.poller import Poller
 from caloron.errors import ApprovalMissing, ForgeError, ForgeUnavailable, NotYet
+from caloron.git.command import git
 from caloron.ledger.tick_context import TickContext
 from caloron.ledger.work_queue import INTERRUPTED, WorkQueue
-from caloron.ports import Clock, Forge, Merged, Poll
+from caloron.ports import Clock, Merged, Poll
 from caloron.stages.tick import load_tick_state
 from caloron.store import database, files
 from caloron.store import queue as store
@@ -173,8 +174,6 @@ def test_rule_3_leases_know_only_the_databases_clock(
 
 
 def test_rule_4_the_cap_is_exact_with_many_workers_at_once(engine: Engine) -> None:
-    from caloron.domain.model.effects import StartWork
-
     items = [f"shop-1/a/{n}-fix" for n in range(20)]
     engine.plan(*(StartWork(task="a", work=Work(item=i, role="fix")) for i in items))
     claims: list[object] = []
@@ -220,38 +219,25 @@ EXISTING: list[tuple[Effect, dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
+MADE: dict[str, Any] = {
+    "create_issue": ISSUE, "comment": COMMENT, "open_pull": PULL, "review": REVIEW, "pull": PULL,
+    "reviews": [REVIEW], "merge": Merged(PULL, did_it=True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["there", "absent"])
 @pytest.mark.parametrize(("effect", "existing", "call"), EXISTING, ids=[d for _, _, d in EXISTING])
-def test_rule_5_an_intended_effect_is_searched_before_it_is_repeated(
-    engine: Engine, effect: Effect, existing: dict[str, Any], call: str
+def test_rule_5_an_intended_effect_is_searched_and_done_only_if_it_is_absent(
+    engine: Engine, effect: Effect, existing: dict[str, Any], call: str, is_there: bool
 ) -> None:
-    engine.mirror  # noqa: B018 (find() reads the merge from the mirror)
+    engine.mirror  # noqa: B018 (a merge is searched there, and a push names it)
     engine.plan(effect)
     engine.journal.intend(engine.entry())
-    forge = ScriptedForge(**existing)
+    forge = ScriptedForge(**(existing if is_there else MADE))
     engine.effects(forge).perform(engine.entry())
-    assert call not in forge.calls
+    assert forge.calls.count(call) == (0 if is_there else 1)
     assert engine.journal.due() == []
     assert engine.facts() != ()
-
-
-@pytest.mark.parametrize(("effect", "existing", "call"), EXISTING, ids=[d for _, _, d in EXISTING])
-def test_rule_5_an_intended_effect_that_is_absent_is_done_once(
-    engine: Engine, effect: Effect, existing: dict[str, Any], call: str
-) -> None:
-    engine.mirror  # noqa: B018 (a push names the repository that it pushes from)
-    engine.plan(effect)
-    engine.journal.intend(engine.entry())
-    made: dict[str, Any] = {
-        "create_issue": ISSUE,
-        "comment": COMMENT,
-        "open_pull": PULL,
-        "review": REVIEW,
-    }
-    made |= {"pull": PULL, "reviews": [REVIEW], "merge": Merged(PULL, did_it=True)}
-    forge = ScriptedForge(**made)
-    engine.effects(forge).perform(engine.entry())
-    assert forge.calls.count(call) == 1
-    assert engine.journal.due() == []
 
 
 def test_rule_5_the_intention_is_on_disk_before_the_effect_is_done(engine: Engine) -> None:
@@ -297,9 +283,7 @@ def test_rule_6_uncommitted_work_is_saved_before_its_workspace_is_removed(engine
     wait_for(lambda: engine.status() == "pending", "the attempt returns to the queue")
     assert not workspace.exists()
     (saved,) = engine.events("work_salvaged")
-    from caloron.git.command import git
-
-    assert git(engine.mirror.path, "show", f"{saved['ref']}:half.py").strip() == "x = 1"
+    assert git(engine.mirror.path, "show", f"{saved['ref']}:half.py") == "x = 1"
 
 
 def test_rule_6_a_workspace_that_cannot_be_saved_is_kept(engine: Engine) -> None:
@@ -393,7 +377,7 @@ def test_rule_7_a_failed_poll_reports_no_facts_and_is_repeated(
     engine: Engine,
 ) -> None:
     forge = ScriptedForge(poll=ForgeUnavailable("no answer"))
-    poller = Poller(engine.ledger, engine.sprint, cast(Forge, forge), engine.signal, 0.01)
+    poller = engine.poller_of(forge, 0.01)
     poller.start()
     wait_for(lambda: forge.calls.count("poll") >= 2, "the poller polls again")
     assert engine.facts() == ()
@@ -409,7 +393,7 @@ def test_no_effect_runs_after_an_outage_before_the_next_poll(
 ) -> None:
     """A person may have objected during the outage, so a poll comes first."""
     forge = ScriptedForge(find_issue=None, create_issue=ForgeUnavailable("no answer"))
-    poller = engine.poller(forge)
+    poller = engine.poller_of(forge)
     effects = engine.effects(forge, poller)
     engine.plan(CREATE)
     effects.perform(engine.entry())
@@ -428,7 +412,7 @@ def test_no_effect_runs_after_an_outage_before_the_next_poll(
 
 def test_a_forge_that_answers_not_yet_is_not_unreachable(engine: Engine) -> None:
     forge = ScriptedForge(create_issue=NotYet("soon"))
-    poller = engine.poller(forge)
+    poller = engine.poller_of(forge)
     engine.plan(CREATE)
     engine.effects(forge, poller).perform(engine.entry())
     assert poller.epoch is not None

@@ -17,10 +17,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from caloron.domain.model.sprint import Planning, Sprint
 from caloron.domain.rules.supervisor import Limits
 from caloron.engine.graphs import tick_graph as tick_module
-from caloron.engine.graphs.tick_graph import GRAPH, run_tick_graph, tick_graph
+from caloron.engine.graphs.tick_graph import GRAPH, tick_graph
 from caloron.engine.tick import TickResult
 from caloron.errors import CaloronError
 from caloron.graph.json_text import Json
@@ -28,18 +27,14 @@ from caloron.graph.nodes import Stage, walk
 from caloron.graph.parser import parse_graph
 from caloron.graph.runtime.protocols import Call, Value
 from caloron.graph.stage import StageSpec
-from caloron.ledger.journal import Journal
-from caloron.ledger.ledger import Ledger, StaleTick
+from caloron.ledger.ledger import StaleTick
 from caloron.ledger.state_file import kv_path
 from caloron.ledger.tick_context import TickContext
-from caloron.ledger.work_queue import WorkQueue
 from caloron.stages.catalogue import CatalogueStages, stage_function
 from caloron.stages.compositions import composition
 from caloron.stages.values import decode_state
-from caloron.testing import SprintDriver, new_state, planned
-from tests.integration.engine.parts import FixedClock
-
-PLAN = (planned("a"), planned("b", "a"))
+from caloron.testing import SprintDriver, new_state
+from tests.integration.engine.parts import Parts, run_tick_graph
 
 
 class Replaced(CatalogueStages):
@@ -55,25 +50,18 @@ class Replaced(CatalogueStages):
         return super().run(stage, inputs, call)
 
 
-class MiniSprint:
-    """The loop of the engine in one thread, with a forge in memory."""
+class MiniSprint(Parts):
+    """The loop of the engine in one thread, with a forge in memory; task `b` depends on `a`."""
 
-    def __init__(self, path: Path) -> None:
-        self.ledger = Ledger(path)
-        # These tests check decisions, not durability.
-        self.ledger.db.rows("PRAGMA synchronous = OFF")
-        sprint = Sprint(id="shop", number=0, goal="a shop", planning=Planning(given_plan=PLAN))
-        self.id = self.ledger.create_sprint(sprint, {}).id
-        self.world = SprintDriver(new_state(*PLAN))
-        self.clock = FixedClock(10_000.0)
-        self.journal = Journal(self.ledger, self.id)
-        self.queue = WorkQueue(self.ledger, self.id, holder="test", lease_ms=60_000)
+    def __init__(self, home: Path) -> None:
+        super().__init__(home, "a")
+        self.world = SprintDriver(new_state())
         self.saved: list[TickResult] = []
         self.instead: dict[str, Callable[[Json], Json]] = {}
 
     def tick(self) -> TickResult:
         self.world.poll()
-        self.ledger.append_facts(self.id, self.world.facts)
+        self.ledger.append_facts(self.sprint, self.world.facts)
         self.world.facts.clear()
         self.clock.time += 1
         context = TickContext(
@@ -81,7 +69,7 @@ class MiniSprint:
             clock=self.clock,
             limits=Limits(stall_s=1200, timeout_s=10**9, grace_s=300),
         )
-        saved = run_tick_graph(context, self.id, runner=Replaced(context, self.instead))
+        saved = run_tick_graph(context, self.sprint, Replaced(context, self.instead))
         self.saved.append(saved)
         return saved
 
@@ -114,7 +102,7 @@ class MiniSprint:
                 break
             if not self.drain() and not self.work() and not saved.changed:
                 break
-        state = self.ledger.state(self.id)
+        state = self.ledger.state(self.sprint)
         return {i: str(t.status) for i, t in state.tasks.items()}
 
     def run_until_an_agent_works(self) -> str:
@@ -138,15 +126,15 @@ class MiniSprint:
 @pytest.fixture
 def sprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MiniSprint]:
     monkeypatch.setenv("CALORON_KV_DIR", str(tmp_path / "kv"))
-    made = MiniSprint(tmp_path / "ledger.db")
+    made = MiniSprint(tmp_path)
     yield made
     made.ledger.close()
 
 
 def test_with_every_stage_the_sprint_is_done(sprint: MiniSprint) -> None:
     assert sprint.run() == {"a": "Done", "b": "Done"}
-    assert sprint.ledger.state(sprint.id).sprint.phase == "ended"
-    assert b'"Done"' in kv_path(sprint.id).read_bytes()
+    assert sprint.ledger.state(sprint.sprint).sprint.phase == "ended"
+    assert b'"Done"' in kv_path(sprint.sprint).read_bytes()
     changes = [s.changed for s in sprint.saved]
     assert all(changes[:-1])
 
@@ -175,34 +163,33 @@ def _deleted(node: Json, name: str) -> Json:
     return node
 
 
+@pytest.fixture
+def ship(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes | None], None]]:
+    """Replace the text of the shipped graph."""
+    tick_graph.cache_clear()
+    yield lambda text: monkeypatch.setattr(tick_module, "composition", lambda _name: text)
+    tick_graph.cache_clear()
+
+
 @pytest.mark.parametrize("stage", _stages())
 def test_a_stage_that_is_deleted_from_the_shipped_graph_stops_every_tick(
-    stage: str, sprint: MiniSprint, monkeypatch: pytest.MonkeyPatch
+    stage: str, sprint: MiniSprint, ship: Callable[[bytes | None], None]
 ) -> None:
     text = composition(GRAPH)
     assert text is not None
-    less = json.dumps(_deleted(json.loads(text), stage))
-    monkeypatch.setattr(tick_module, "composition", lambda name: less.encode())
-    tick_graph.cache_clear()
-    try:
-        with pytest.raises(CaloronError, match="cannot run"):
-            sprint.tick()
-    finally:
-        tick_graph.cache_clear()
-    assert sprint.ledger.state(sprint.id).tasks == {}
+    ship(json.dumps(_deleted(json.loads(text), stage)).encode())
+    with pytest.raises(CaloronError, match="cannot run"):
+        sprint.tick()
+    assert sprint.ledger.state(sprint.sprint).tasks == {}
 
 
 @pytest.mark.parametrize("text", [b"{}", b"", b"{", None])
 def test_an_invalid_shipped_graph_is_named(
-    text: bytes | None, sprint: MiniSprint, monkeypatch: pytest.MonkeyPatch
+    text: bytes | None, sprint: MiniSprint, ship: Callable[[bytes | None], None]
 ) -> None:
-    monkeypatch.setattr(tick_module, "composition", lambda name: text)
-    tick_graph.cache_clear()
-    try:
-        with pytest.raises(CaloronError, match="the graph sprint_tick_stateful"):
-            sprint.tick()
-    finally:
-        tick_graph.cache_clear()
+    ship(text)
+    with pytest.raises(CaloronError, match="the graph sprint_tick_stateful"):
+        sprint.tick()
 
 
 def test_without_load_tick_state_the_tick_decides_on_a_stale_state(
@@ -248,7 +235,7 @@ def test_without_a_stage_on_the_way_from_events_to_rows_no_task_gets_its_issue(
 ) -> None:
     sprint.instead[stage] = instead
     assert sprint.run() == {"a": "Ready", "b": "Pending"}
-    assert sprint.ledger.state(sprint.id).tasks["a"].links.issue is None
+    assert sprint.ledger.state(sprint.sprint).tasks["a"].links.issue is None
 
 
 @pytest.mark.parametrize(
@@ -332,11 +319,11 @@ def test_without_a_stage_of_the_supervisor_a_silent_agent_is_never_probed(
 def test_an_idle_tick_writes_nothing(sprint: MiniSprint) -> None:
     sprint.run()
     before = [tuple(r) for r in sprint.ledger.db.rows("SELECT * FROM events")]
-    file = kv_path(sprint.id).stat()
+    file = kv_path(sprint.sprint).stat()
     saved = sprint.tick()
     assert not saved.changed
     assert [tuple(r) for r in sprint.ledger.db.rows("SELECT * FROM events")] == before
-    assert kv_path(sprint.id).stat().st_mtime_ns == file.st_mtime_ns
+    assert kv_path(sprint.sprint).stat().st_mtime_ns == file.st_mtime_ns
 
 
 def test_no_stage_of_the_tick_calls_another_stage_or_the_engine() -> None:
@@ -366,7 +353,7 @@ def test_values_of_a_tick_are_the_same_when_they_are_written_between_its_stages(
 def _state(sprint: MiniSprint) -> Json:
     from caloron.stages.values import in_process_state
 
-    return in_process_state(sprint.ledger.state(sprint.id))
+    return in_process_state(sprint.ledger.state(sprint.sprint))
 
 
 def test_in_one_process_the_state_is_not_written_between_two_stages(

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -94,13 +93,10 @@ class Running:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    made = Home(tmp_path).init()
-    for name, value in made.environment.items():
-        monkeypatch.setenv(name, value)
+def home(home: Home, monkeypatch: pytest.MonkeyPatch) -> Home:
     # A person can read the plan only on a forge that has pages.
     monkeypatch.setattr(LocalForge, "url", lambda _self, number, **_: f"page:{number}")
-    return made.script(writes("a"), writes("b"))
+    return home.script(writes("a"), writes("b"))
 
 
 @contextmanager

@@ -14,14 +14,12 @@ from typing import Any
 import pytest
 
 from caloron.agents.supervise import launch
-from caloron.domain.model.effects import CreateIssue, StartWork
+from caloron.domain.model.effects import CreateIssue
 from caloron.domain.model.facts import RunInterrupted
 from caloron.domain.model.plan import PlannedTask
-from caloron.domain.model.task import Work
 from caloron.domain.model.usage import Usage
 from caloron.engine import loop as engine_module
 from caloron.engine import session as session_module
-from caloron.engine.forge.poller import Poller
 from caloron.engine.graphs.tick_graph import GRAPH, tick_graph
 from caloron.engine.loop import SleepDetector
 from caloron.engine.session import Choices, Session, exclusive
@@ -43,11 +41,8 @@ from tests.support.wait import wait_for
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    made = Home(tmp_path).init()
-    for name, value in made.environment.items():
-        monkeypatch.setenv(name, value)
-    return made.script(writes("a"))
+def home(home: Home) -> Home:
+    return home.script(writes("a"))
 
 
 @contextmanager
@@ -60,8 +55,16 @@ def begun(home: Home) -> Iterator[engine_module.Engine]:
         yield session.engine(name, ScriptedListener(no_terminal))
 
 
-def unreachable(*_: object) -> Any:
-    raise ForgeUnavailable("the forge did not answer", hint="try again")
+def raising(error: Exception) -> Any:
+    """Return a function that raises an error, whatever its arguments."""
+
+    def raise_it(*_: object, **__: object) -> Any:
+        raise error
+
+    return raise_it
+
+
+unreachable = raising(ForgeUnavailable("the forge did not answer", hint="try again"))
 
 
 def test_a_failed_first_poll_is_the_reported_reason(
@@ -79,9 +82,7 @@ def test_a_failed_first_poll_is_the_reported_reason(
 def test_a_part_that_fails_to_close_neither_keeps_others_open_nor_hides_the_reason(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken() -> None:
-        raise RuntimeError("it does not close")
-
+    broken = raising(RuntimeError("it does not close"))
     with begun(home) as engine, monkeypatch.context() as patched:
         patched.setattr(engine.poller, "stop", broken)
         patched.setattr(engine.workers, "stop", broken)
@@ -123,8 +124,7 @@ def test_an_effect_waits_if_the_forge_became_unreachable_during_the_tick(
     engine: Engine,
 ) -> None:
     forge = ScriptedForge(find_issue=None, poll=None)
-    port: Any = forge
-    poller = Poller(engine.ledger, engine.sprint, port, engine.signal, 1.0)
+    poller = engine.poller_of(forge)
     effects = engine.effects(forge, poller)
     engine.plan(CreateIssue(task="a", key="issue/a", title="t", body="b", labels=()))
     epoch = poller.epoch
@@ -207,10 +207,8 @@ def test_work_that_is_prepared_after_a_stop_is_released(
         # Ctrl-C during the creation of the workspace.
         workers.stopping.set()
 
-    monkeypatch.setattr(workers._preparer, "assign", assign)
-    engine.plan(StartWork(task="a", work=Work(item=ITEM, role="implement")))
-    workers.dispatch(4)
-    workers.wait()
+    monkeypatch.setattr(workers.preparer, "assign", assign)
+    engine.work(workers)
     workers.stop()
     assert made == ["a workspace"]
     assert engine.signal.errors == []
@@ -221,7 +219,7 @@ def test_work_that_is_prepared_after_a_stop_is_released(
 def test_a_pause_after_losses_ends_with_a_stop(engine: Engine) -> None:
     workers = engine.workers()
     workers._lost[ITEM] = 30
-    engine.plan(StartWork(task="a", work=Work(item=ITEM, role="implement")))
+    engine.plan_work()
     workers.dispatch(4)
     began = time.monotonic()
     workers.stop()
@@ -254,10 +252,7 @@ def test_an_agent_with_a_lost_lease_is_stopped_by_one_thread(
 def test_an_agent_that_cannot_be_stopped_is_reported(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(_run_dir: Path) -> None:
-        raise OSError("no permission")
-
-    monkeypatch.setattr(launch, "stop", broken)
+    monkeypatch.setattr(launch, "stop", raising(OSError("no permission")))
     workers = engine.workers()
     workers._active[ITEM, 1] = threading.current_thread()
     workers.reconcile(grace=False)
@@ -272,7 +267,7 @@ def test_a_run_whose_lease_is_lost_at_its_end_is_still_paid(
     engine.process.wait()
     workers = engine.workers()
     cost = RunInterrupted(item=ITEM, task="a", token=claimed.token, usage=Usage(usd=2.5))
-    ended = workers._collector.ended
+    ended = workers.collector.ended
 
     def slowly(*args: Any) -> Any:
         fact = ended(*args)
@@ -280,9 +275,9 @@ def test_a_run_whose_lease_is_lost_at_its_end_is_still_paid(
         engine.queue.interrupt(ITEM, claimed.token, "its lease was not renewed")
         return fact
 
-    monkeypatch.setattr(workers._collector, "ended", slowly)
-    monkeypatch.setattr(workers._collector, "interrupted", lambda *_: cost)
-    monkeypatch.setattr(workers._collector, "_take_commits", lambda *_: ("h", ()))
+    monkeypatch.setattr(workers.collector, "ended", slowly)
+    monkeypatch.setattr(workers.collector, "interrupted", lambda *_: cost)
+    monkeypatch.setattr(workers.collector, "_take_commits", lambda *_: ("h", ()))
     workers.adopt()
     workers.wait()
     assert engine.signal.errors == []
@@ -293,7 +288,7 @@ def test_an_interruption_is_waited_for_without_reading_the_whole_sprint(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for item in (ITEM, f"{ITEM}x"):
-        engine.plan(StartWork(task="a", work=Work(item=item, role="implement")))
+        engine.plan_work(item)
     fact = RunInterrupted(item=ITEM, task="a", token=1, usage=Usage(usd=1.0))
     other = RunInterrupted(item=f"{ITEM}x", task="a", token=1, usage=Usage(usd=1.0))
     engine.ledger.append_facts(engine.sprint, [other])
@@ -325,12 +320,9 @@ def test_agents_end_with_a_stop_also_if_the_ledger_cannot_be_written(
     claimed = engine.start_work()
     run_dir = engine.shim(claimed, "sleep", "600")
     wait_for((run_dir / "shim.json").exists, "the shim runs")
-
-    def full(*_: Any, **__: Any) -> Any:
-        raise StoreError("database or disk is full")
-
     workers = engine.workers()
-    monkeypatch.setattr(engine.queue, "interrupt", full)
+    full = StoreError("database or disk is full")
+    monkeypatch.setattr(engine.queue, "interrupt", raising(full))
     workers.stop()
     engine.process.wait(60)
     assert not launch.is_alive(run_dir)
@@ -361,14 +353,8 @@ def test_work_that_meets_a_full_disk_ends_the_sprint_and_blames_no_task(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     workers = engine.workers()
-
-    def full(*_: Any) -> Any:
-        raise error
-
-    monkeypatch.setattr(workers._preparer, "assign", full)
-    engine.plan(StartWork(task="a", work=Work(item=ITEM, role="implement")))
-    workers.dispatch(4)
-    workers.wait()
+    monkeypatch.setattr(workers.preparer, "assign", raising(error))
+    engine.work(workers)
     assert engine.signal.errors == [error]
     assert engine.facts() == ()
 
@@ -378,32 +364,19 @@ def test_a_failure_that_cannot_be_recorded_is_reported(
 ) -> None:
     workers = engine.workers()
     unwritable = StoreError("ledger.sqlite: unable to open database file")
-
-    def failed(*_: Any) -> Any:
-        raise GitError(("checkout",), 128, "fatal: no")
-
-    def refuse_write(*_: Any) -> Any:
-        raise unwritable
-
-    monkeypatch.setattr(workers._preparer, "assign", failed)
-    monkeypatch.setattr(engine.queue, "settle", refuse_write)
-    engine.plan(StartWork(task="a", work=Work(item=ITEM, role="implement")))
-    workers.dispatch(4)
-    workers.wait()
+    failed = GitError(("checkout",), 128, "fatal: no")
+    monkeypatch.setattr(workers.preparer, "assign", raising(failed))
+    monkeypatch.setattr(engine.queue, "settle", raising(unwritable))
+    engine.work(workers)
     assert engine.signal.errors == [unwritable]
 
 
 def test_a_poll_that_cannot_be_recorded_ends_the_sprint(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forge: Any = ScriptedForge(poll=ForgeUnavailable("no answer"))
-    poller = Poller(engine.ledger, engine.sprint, forge, engine.signal, 0.01)
+    poller = engine.poller_of(ScriptedForge(poll=ForgeUnavailable("no answer")), 0.01)
     unwritable = StoreError("ledger.sqlite: unable to open database file")
-
-    def refuse_write(*_: Any) -> Any:
-        raise unwritable
-
-    monkeypatch.setattr(engine.ledger, "store_outage", refuse_write)
+    monkeypatch.setattr(engine.ledger, "store_outage", raising(unwritable))
     poller.start()
     wait_for(lambda: bool(engine.signal.errors), "the error is reported")
     poller.stop()
@@ -449,8 +422,9 @@ def test_a_scheduled_tick_without_a_sprint_fails_with_a_reason(
     shipped = composition(GRAPH)
     assert isinstance(shipped, bytes)
     graph.write_bytes(shipped)
-    job = Job(name="tick", cron_text="* * * * *", cron=parse_cron("* * * * *"), graph=graph,
-              input=tick_input, webhook="", timeout_s=60, durable=False)  # fmt: skip
+    every_minute = "* * * * *"
+    job = Job(name="tick", cron=every_minute, times=parse_cron(every_minute), graph="tick.json",
+              file=graph, input=tick_input)  # fmt: skip
     schedule = Schedule(path=graph, jobs=(job,), stages=())
     jobs = ScheduledGraphs(tmp_path, schedule, unsandboxed=True, note=lambda _line: None)
     outcome = jobs.run(job, "run-1")

@@ -21,7 +21,6 @@ from caloron.domain.model.sprint import State
 from caloron.domain.rules.supervisor import AgentSeen, Limits
 from caloron.engine import tick as tick_module
 from caloron.engine.graphs.runtime import GraphRuntime, RunOptions
-from caloron.engine.graphs.tick_graph import run_tick_graph
 from caloron.engine.tick import TickResult, tick
 from caloron.graph.json_text import Json
 from caloron.graph.nodes import Graph, Stage
@@ -34,6 +33,7 @@ from caloron.ledger.tick_context import TickContext
 from caloron.stages.catalogue import CatalogueStages
 from caloron.stages.compositions import composition
 from caloron.stages.values import decode_as, decode_state, state_json, to_json
+from tests.integration.engine.parts import FixedClock, run_tick_graph
 from tests.unit.domain.test_equivalence import (
     HAPPY,
     SPRINT,
@@ -129,17 +129,19 @@ class InLedger:
         self.ledger.db.rows("PRAGMA synchronous = OFF")
         sprint = start().sprint
         self.id = self.ledger.create_sprint(sprint, {}).id
-        self.now = 0.0
+        self.clock = FixedClock()
+        self.context = TickContext(ledger=self.ledger, clock=self.clock, limits=LIMITS)
 
     def after(
         self, facts: tuple[Fact, ...], now: float, agents: tuple[AgentSeen, ...] = ()
     ) -> tuple[State, list[Action]]:
-        self.now = now
+        self.clock.time = now
         self.ledger.append_facts(self.id, [self._here(fact) for fact in facts])
-        context = TickContext(ledger=self.ledger, clock=self._clock(), limits=LIMITS)
-        stages = _Spied(context, to_json([self._here(agent) for agent in agents]))
-        saved = run_tick_graph(context, self.id, runner=stages)
-        return self.finish(saved, stages.rows)
+        return self.tick(tuple(self._here(agent) for agent in agents))
+
+    def tick(self, agents: tuple[AgentSeen, ...]) -> tuple[State, list[Action]]:
+        stages = _Spied(self.context, to_json(agents))
+        return self.finish(run_tick_graph(self.context, self.id, stages), stages.rows)
 
     def finish(self, result: TickResult, actions: Any) -> tuple[State, list[Action]]:
         assert self.ledger.state(self.id).tasks == result.state.tasks
@@ -151,15 +153,6 @@ class InLedger:
                 journal.record(entry, [])
         rows = json.dumps(to_json(actions)).replace(self.id, SPRINT)
         return result.state, msgspec.json.decode(rows, type=list[Action])
-
-    def _clock(self) -> Any:
-        driver = self
-
-        class Clock:
-            def now(self) -> float:
-                return driver.now
-
-        return Clock()
 
     def _here(self, value: Any) -> Any:
         """Replace the sprint id of the table with the id of this sprint."""
@@ -178,13 +171,7 @@ class InFunction(InLedger):
         super().__init__(folder)
         self._patch = patch
 
-    def after(
-        self, facts: tuple[Fact, ...], now: float, agents: tuple[AgentSeen, ...] = ()
-    ) -> tuple[State, list[Action]]:
-        self.now = now
-        self.ledger.append_facts(self.id, [self._here(fact) for fact in facts])
-        context = TickContext(ledger=self.ledger, clock=self._clock(), limits=LIMITS)
-        seen = tuple(self._here(agent) for agent in agents)
+    def tick(self, agents: tuple[AgentSeen, ...]) -> tuple[State, list[Action]]:
         committed: list[Action] = []
         commit_tick = self.ledger.commit_tick
 
@@ -193,9 +180,9 @@ class InFunction(InLedger):
             commit_tick(loaded, commit)
 
         with self._patch.context() as patched:
-            patched.setattr(tick_module, "agents_of", lambda _: seen)
+            patched.setattr(tick_module, "agents_of", lambda _: agents)
             patched.setattr(self.ledger, "commit_tick", spy)
-            result = tick(context, self.id)
+            result = tick(self.context, self.id)
         return self.finish(result, committed)
 
 
@@ -229,16 +216,17 @@ def driver(
     made.close()
 
 
+def labels(actions: list[Action]) -> set[str]:
+    return {action_label(action) for action in actions if not isinstance(action, ReportProgress)}
+
+
 def drive(driver: Driver, rows: list[Row], *, echo: bool = False) -> None:
     now, past = itertools.count(100.0), list[Fact]()
     for step, facts, statuses, actions in rows:
         state, planned = driver.after((*facts, *past) if echo else facts, next(now))
         past += facts
         assert (step, letters(state)) == (step, statuses)
-        labels = {
-            action_label(action) for action in planned if not isinstance(action, ReportProgress)
-        }
-        assert labels == actions, step
+        assert labels(planned) == actions, step
 
 
 def test_the_diamond(driver: Driver) -> None:
@@ -273,7 +261,4 @@ def test_a_stall_is_probed_then_restarted_then_handed_to_a_person(driver: Driver
         agent = msgspec.structs.replace(seen, running_s=silent, silent_s=silent)
         state, planned = driver.after((), 1000.0 + silent, (agent,))
         assert (silent, letters(state)) == (silent, statuses)
-        labels = {
-            action_label(action) for action in planned if not isinstance(action, ReportProgress)
-        }
-        assert labels == actions
+        assert labels(planned) == actions

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from caloron.domain.model.effects import StartWork
 from caloron.domain.model.roles import Role
 from caloron.domain.model.sprint import Sprint
-from caloron.domain.model.task import Work
-from caloron.engine.session import Session, refuse_if_unreachable, wait_for_forge
+from caloron.engine.session import Session, refuse_if_unreachable
 from caloron.errors import ForgeUnavailable
 from caloron.forge.local.forge import LocalForge, create_local_forge
 from caloron.git.command import GitError
@@ -21,7 +20,7 @@ from caloron.ledger.ledger import Ledger
 from caloron.ledger.reading import read_outage
 from caloron.ports import Forge, Remote, RepositoryInfo
 from caloron.store.database import open_read_only
-from tests.integration.engine.conftest import ITEM, Engine
+from tests.integration.engine.conftest import Engine
 
 #: No server listens on this port.
 AWAY = Remote("http://127.0.0.1:9/owner/name.git")
@@ -33,9 +32,7 @@ def test_work_that_needs_an_unreachable_forge_returns_to_the_queue(
 ) -> None:
     workers = engine.workers()
     engine.mirror.remote = AWAY
-    engine.plan(StartWork(task="a", work=Work(item=ITEM, role=role)))
-    workers.dispatch(4)
-    workers.wait()
+    engine.work(workers, role)
     assert workers.idle
     assert engine.facts() == ()
     assert engine.signal.errors == []
@@ -86,28 +83,35 @@ class ForgeThatComesBack:
         return self._forge.remote() if len(self.pauses) > 2 else AWAY
 
 
-def begun(folder: Path) -> tuple[Ledger, str]:
-    ledger = Ledger(folder / "ledger.sqlite")
-    sprint = Sprint(id="demo", number=0, goal="g", phase="running")
-    return ledger, ledger.create_sprint(sprint, {}).id
+@contextmanager
+def begun(
+    folder: Path, forge: object = None, *, remote: bool = True, phase: Any = "running"
+) -> Iterator[tuple[Session, str]]:
+    """A session, without its lock, whose sprint was begun."""
+    session = Session.__new__(Session)
+    session.project = cast(Any, SimpleNamespace(mirror=folder / "mirror.git", is_remote=remote))
+    session.forge = cast(Forge, forge)
+    session.ledger = Ledger(folder / "ledger.sqlite")
+    sprint = Sprint(id="demo", number=0, goal="g", phase=phase)
+    yield session, session.ledger.create_sprint(sprint, {}).id
+    session.ledger.close()
 
 
 def test_a_started_sprint_waits_until_the_forge_and_its_git_answer(tmp_path: Path) -> None:
     forge = ForgeThatComesBack(create_local_forge(tmp_path / "project", name="demo"))
-    ledger, sprint = begun(tmp_path)
-    project = cast(Any, SimpleNamespace(mirror=tmp_path / "mirror.git", is_remote=True))
     messages: list[str] = []
     shown: list[str] = []
 
     def outage() -> str:
         with closing(open_read_only(tmp_path / "ledger.sqlite")) as connection:
-            return str(read_outage(connection, sprint) or "")
+            return str(read_outage(connection, "demo-1") or "")
 
     def sleep(seconds: float) -> None:
         forge.pauses.append(seconds)
         shown.append(outage())
 
-    wait_for_forge(project, ledger, cast(Forge, forge), sprint, messages.append, sleep)
+    with begun(tmp_path, forge) as (session, sprint):
+        session.wait_for_forge(sprint, messages.append, sleep)
     assert forge.pauses == sorted(forge.pauses)
     assert len(forge.pauses) == 3
     assert messages[0].startswith("forge does not answer since ")
@@ -115,7 +119,6 @@ def test_a_started_sprint_waits_until_the_forge_and_its_git_answer(tmp_path: Pat
     assert messages[1:] == ["the forge answers again"]
     assert all("does not answer" in line for line in shown)
     assert outage() == ""
-    ledger.close()
     forge.close()
 
 
@@ -123,14 +126,8 @@ def test_a_started_sprint_waits_until_the_forge_and_its_git_answer(tmp_path: Pat
 def test_a_local_forge_and_an_ended_sprint_do_not_wait(
     tmp_path: Path, remote: bool, phase: Any
 ) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite")
-    sprint = ledger.create_sprint(Sprint(id="demo", number=0, goal="g", phase=phase), {}).id
-    session = Session.__new__(Session)
-    session.project = cast(Any, SimpleNamespace(is_remote=remote))
-    session.ledger = ledger
-    session.forge = cast(Forge, None)
-    session.wait_for_forge(sprint, pytest.fail)
-    ledger.close()
+    with begun(tmp_path, remote=remote, phase=phase) as (session, sprint):
+        session.wait_for_forge(sprint, pytest.fail)
 
 
 def test_a_new_sprint_is_refused_with_a_message() -> None:

@@ -71,8 +71,7 @@ class World:
 
 
 def _job(name: str, cron: str) -> Job:
-    return Job(name=name, cron_text=cron, cron=parse_cron(cron), graph=Path("g.json"), input=None,
-               webhook="", timeout_s=60, durable=False)  # fmt: skip
+    return Job(name=name, cron=cron, times=parse_cron(cron), graph="g.json", file=Path("g.json"))
 
 
 @pytest.fixture

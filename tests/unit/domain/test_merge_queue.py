@@ -369,7 +369,7 @@ def test_a_change_with_a_pending_ci_lets_others_merge_first() -> None:
     made.forge.ci[head(made, "a")] = "pending"
     made.finish("a")
     assert (made.task("a").merge.merging, made.role("b")) == ("", "review")
-    assert why(made.state, made.task("a")) == "no"
+    assert why(made.state, made.task("a")) == "waits for the forge's CI: not told yet"
     made.finish("b")
     assert made.status("b") is Status.DONE
     made.now += 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from caloron.forge.local.forge import LocalForge, create_local_forge
+from caloron.git.mirror import Mirror
 from caloron.ledger.ledger import Ledger
 from caloron.ledger.projects import Project
 from caloron.ports import Forge, RepositoryInfo
@@ -13,14 +14,21 @@ from caloron.ports import Forge, RepositoryInfo
 NOTE = "forge"
 
 
-def open_forge(project: Project, *, actor: str = "caloron") -> Forge:
-    """Return the forge of a project; `actor` acts on a local one, elsewhere the token's account."""
+def open_forge(project: Project) -> Forge:
+    """Return the forge of a project, with the account of Caloron or of the token."""
     if not project.is_remote:
-        return LocalForge(project.path, actor=actor)
+        return LocalForge(project.path, actor="caloron")
     # This import loads the API of forges, which a local forge does not need.
     from caloron.engine.forge.access import reach
 
     return reach(project.config)
+
+
+def open_mirror(project: Project, forge: Forge) -> Mirror:
+    """Return our own repository that follows the forge, and create it if it is missing."""
+    mirror = Mirror(project.mirror, forge.remote(), forge.main)
+    mirror.ensure()
+    return mirror
 
 
 def forge_of_session(project: Project, ledger: Ledger, messages: list[str]) -> Forge:

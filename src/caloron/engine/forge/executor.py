@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 from caloron.agents.supervise import launch
 from caloron.domain.model.effects import Effect, Probe
@@ -34,39 +35,28 @@ _PAUSE_S = 1.0
 _CONFLICT_TRIES = 6
 
 
+@dataclass
 class EffectExecutor:
     """Drains the journal with a few threads; effects of one task keep their order."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        operations: ForgeOperations,
-        runs: RunDirs,
-        clock: Clock,
-        signal: LoopSignal,
-        *,
-        reported: SnapshotFilter | None = None,
-        poller: Poller | None = None,
-        only: str = "",
-    ) -> None:
-        """`poller`: performs no effect between an outage and the next poll.
+    journal: Journal
+    operations: ForgeOperations
+    runs: RunDirs
+    clock: Clock
+    signal: LoopSignal
+    reported: SnapshotFilter = field(default_factory=SnapshotFilter)
+    #: With a poller, no effect is performed between an outage and the next poll.
+    poller: Poller | None = None
+    #: Performs only effects whose keys begin with this text, for a sprint that was discarded. Of
+    #: other effects only the traces of those that already happened are recorded.
+    only: str = ""
+    #: How often the forge reported a conflict of an effect that git does not find.
+    _doubts: Counter[int] = field(default_factory=Counter)
+    _running: set[int] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-        `only`: performs only effects whose keys begin with this text, for a sprint that was
-        discarded. Of other effects only the traces of those that already happened are recorded.
-        """
-        self._journal = journal
-        self._operations = operations
-        self._runs = runs
-        self._clock = clock
-        self._signal = signal
-        self._reported = reported or SnapshotFilter()
-        self._poller = poller
-        self._only = only
+    def __post_init__(self) -> None:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="effect")
-        self._running: set[int] = set()
-        #: How often the forge reported a conflict of an effect that git does not find.
-        self._doubts: Counter[int] = Counter()
-        self._lock = threading.Lock()
 
     def dispatch(self, epoch: int | None = 0) -> float | None:
         """Start the effects that are due; return when the next postponed effect is due, if any.
@@ -75,10 +65,10 @@ class EffectExecutor:
         effects wait for the next poll: the acts of people in between are unknown.
         """
         next_due: float | None = None
-        for entry in self._journal.due():
+        for entry in self.journal.due():
             if not self._decided_on_current_poll(entry, epoch):
                 continue
-            if entry.not_before > self._clock.now():
+            if entry.not_before > self.clock.now():
                 next_due = min(next_due or entry.not_before, entry.not_before)
                 continue
             with self._lock:
@@ -91,7 +81,7 @@ class EffectExecutor:
     def _decided_on_current_poll(self, entry: Entry, epoch: int | None) -> bool:
         if isinstance(entry.effect, Probe):
             return True
-        current = self._poller.epoch if self._poller else 0
+        current = self.poller.epoch if self.poller else 0
         return epoch is not None and current == epoch
 
     @property
@@ -109,74 +99,65 @@ class EffectExecutor:
             if self._decided_on_current_poll(entry, epoch):
                 self.perform(entry)
         except BaseException as error:  # noqa: BLE001 - handed to the loop, which stops with it
-            self._signal.fail(error)
+            self.signal.fail(error)
         finally:
             with self._lock:
                 self._running.discard(entry.id)
-            self._signal.notify()
+            self.signal.notify()
 
     def perform(self, entry: Entry) -> None:
         """Perform one effect and record the outcome."""
         try:
-            self._carry_out(entry)
+            if isinstance(entry.effect, Probe):
+                self._probe(entry, entry.effect)
+            else:
+                facts = execute(self.journal, self.operations, entry, entry.effect, only=self.only)
+                self.reported.record(facts)
         except ForgePaused as error:
             _log(entry, "an effect is retried later", error)
-            self._journal.postpone(entry, error.until, str(error))
+            self.journal.postpone(entry, error.until, str(error))
         except ForgeUnavailable as error:
             self._refuse_full_disk(error)
             _log(entry, "an effect is retried later", error)
-            if self._poller and not isinstance(error, NotYet):
-                self._poller.report_unreachable()
-            self._journal.postpone(entry, self._clock.now() + _PAUSE_S, str(error))
+            if self.poller and not isinstance(error, NotYet):
+                self.poller.report_unreachable()
+            self.journal.postpone(entry, self.clock.now() + _PAUSE_S, str(error))
         except (ForgeError, NotFound, GitError) as error:
             self._refuse_full_disk(error)
-            log.warning(
-                "the forge refused an effect",
-                error=error,
-                effect=entry.effect.key,
-                task=entry.effect.task,
-            )
+            _log(entry, "the forge refused an effect", error)
             self._refused(entry, error)
 
     def _refuse_full_disk(self, error: Exception) -> None:
         """Raise for a full disk: no task is to blame, and no retry helps."""
-        if is_disk_full(error, self._runs.root.parent):
+        if is_disk_full(error, self.runs.root.parent):
             raise error
-
-    def _carry_out(self, entry: Entry) -> None:
-        if isinstance(entry.effect, Probe):
-            self._probe(entry, entry.effect)
-        else:
-            self._reported.record(
-                execute(self._journal, self._operations, entry, entry.effect, only=self._only)
-            )
 
     def _refused(self, entry: Entry, error: Exception) -> None:
         doubts = self._doubts[entry.id]
-        if doubts < _CONFLICT_TRIES and self._operations.is_doubtful(entry.effect, error):
+        if doubts < _CONFLICT_TRIES and self.operations.is_doubtful(entry.effect, error):
             self._doubts[entry.id] += 1
             pause = _PAUSE_S * 2**doubts
-            self._journal.postpone(entry, self._clock.now() + pause, str(error))
+            self.journal.postpone(entry, self.clock.now() + pause, str(error))
             return
-        self._journal.refuse(
+        self.journal.refuse(
             entry,
             EffectFailed(
                 key=entry.effect.key,
                 task=entry.effect.task,
                 kind=entry.kind,
-                refusal=self._operations.refusal(entry.effect, error),
+                refusal=self.operations.refusal(entry.effect, error),
                 message=" ".join(str(error).split()),
             ),
-            self._operations.after_refusal(entry.effect, error),
+            self.operations.after_refusal(entry.effect, error),
         )
 
     def _probe(self, entry: Entry, probe: Probe) -> None:
         """Inspect the process of a silent agent and record what it does."""
-        run_dir = self._runs.newest(probe.item)
+        run_dir = self.runs.newest(probe.item)
         finding = launch.probe(run_dir) if run_dir else "no process was started"
         if not entry.intended:
-            self._journal.intend(entry)
-        self._journal.record(entry, (), finding)
+            self.journal.intend(entry)
+        self.journal.record(entry, (), finding)
 
 
 def execute(

@@ -49,17 +49,15 @@ class LaterVeto(StaleHead):
         self.comments = comments
 
 
+@dataclass
 class MergeGate:
     """Refuses a merge that is not wanted any more, or not yet."""
 
-    def __init__(
-        self, forge: Forge, mirror: Mirror, clock: Clock, state: Callable[[], State]
-    ) -> None:
-        self._forge = forge
-        self._mirror = mirror
-        self._clock = clock
-        #: The sprint as it is now: whether the merge is still wanted.
-        self._state = state
+    forge: Forge
+    mirror: Mirror
+    clock: Clock
+    #: The sprint as it is now: whether the merge is still wanted.
+    state: Callable[[], State]
 
     def check(self, effect: Merge) -> None:
         self._check_objections(effect)
@@ -67,7 +65,7 @@ class MergeGate:
 
     def _check_objections(self, effect: Merge) -> None:
         """Refuse a merge that a person stopped after it was decided, here or on the forge."""
-        state = self._state()
+        state = self.state()
         task = state.tasks.get(effect.task)
         name = f"pull request #{effect.pull}"
         if task and task.merge.merging != effect.head:
@@ -75,14 +73,14 @@ class MergeGate:
         if task and task.links.issue is not None and not task.merge.unverified:
             self._look_at_issue(state, task.links.issue)
             self._look_at_comments(task)
-        reviews = self._forge.reviews(effect.pull)
+        reviews = self.forge.reviews(effect.pull)
         last = POLICY.deciding_verdict(state.sprint, task, reviews, effect.pull, effect.head)
         if last is not None and last.verdict == "changes_requested":
             raise StaleHead(f"{last.author} asked for changes in {name}")
 
     def _look_at_issue(self, state: State, number: int) -> None:
         known = state.objects.get(f"issue:{number}")
-        issue = self._forge.issue(number)
+        issue = self.forge.issue(number)
         if issue.state == "closed":
             raise StaleHead(f"issue #{number} was closed")
         if not isinstance(known, IssueSnapshot) or not issue.trusted:
@@ -92,14 +90,14 @@ class MergeGate:
 
     def _look_at_comments(self, task: Task) -> None:
         places = [number for number in (task.links.issue, task.links.pull) if number is not None]
-        comments = [comment for number in places for comment in self._forge.comments(number)]
+        comments = [comment for number in places for comment in self.forge.comments(number)]
         if words := new_objections(task, comments):
             who, what = words[0].author, words[0].body.splitlines()[0].strip()
             raise LaterVeto(f"{who} said {what} on #{words[0].issue}", words)
 
     def _look_at_checks(self, effect: Merge) -> None:
         """Refuse a merge that the forge's own CI has not passed, where there is a CI."""
-        checks = self._forge.checks(effect.head)
+        checks = self.forge.checks(effect.head)
         if checks.state == "pending":
             raise ChecksPending(f"waits for the forge's CI: {checks.detail or 'not told yet'}")
         if checks.state == "red":
@@ -109,11 +107,11 @@ class MergeGate:
 
     def _may_still_report(self, effect: Merge) -> bool:
         """True if the repository has a CI that may not have started for this new head."""
-        task = self._state().tasks.get(effect.task)
-        if task is None or task.review.seen_head != effect.head or not self._forge.url(effect.pull):
+        task = self.state().tasks.get(effect.task)
+        if task is None or task.review.seen_head != effect.head or not self.forge.url(effect.pull):
             return False
-        is_new = self._clock.now() - task.review.seen_at < _CI_BEGINS_S
-        return is_new and bool(ci_files(self._mirror.files(effect.head)))
+        is_new = self.clock.now() - task.review.seen_at < _CI_BEGINS_S
+        return is_new and bool(ci_files(self.mirror.files(effect.head)))
 
 
 class MergedElsewhere(ForgeError):

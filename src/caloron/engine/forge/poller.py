@@ -130,11 +130,6 @@ class Poller:
         self._wake.set()
 
     @property
-    def is_current(self) -> bool:
-        """True if a poll succeeded since the last outage."""
-        return self.epoch is not None
-
-    @property
     def epoch(self) -> int | None:
         """A number that changes with each outage; None until the next poll after it."""
         with self._counting:

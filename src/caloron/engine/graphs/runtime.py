@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from caloron.engine.graphs.redacting_cache import RedactingCache
-from caloron.engine.graphs.user_stages import UserStages
 from caloron.engine.traces import RunTraces
+from caloron.errors import StoreError
 from caloron.graph.catalogue import Catalogue
-from caloron.graph.errors import ExecutionError
-from caloron.graph.json_text import Json
+from caloron.graph.errors import ExecutionError, GraphError
+from caloron.graph.json_text import Json, decode
 from caloron.graph.nodes import Stage, walk
 from caloron.graph.prepare import Prepared
 from caloron.graph.runners.functions import RunnerChain
 from caloron.graph.runners.subprocess import Sandbox, SubprocessRunner
-from caloron.graph.runtime.protocols import StageRunner
+from caloron.graph.runtime.protocols import CacheKey, JournalEntry, StageRunner
 from caloron.graph.runtime.run import RunLimits, RunResult, Settings, run
-from caloron.graph.stage import StageSpec
+from caloron.graph.stage import Lifecycle, StageSpec
+from caloron.graph.stage_file import stage_json, stage_of
 from caloron.graph.stdlib import StandardLibrary, standard_stages
+from caloron.graph.storage.cache import SqliteCache
+from caloron.graph.storage.journal import SqliteJournal
 from caloron.stages.catalogue import CatalogueStages, catalogue_stages
-
-if TYPE_CHECKING:
-    from caloron.graph.storage.journal import SqliteJournal
+from caloron.store.files import write_atomic
+from caloron.store.redact import Redactor, own_redactor
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,9 +133,7 @@ class GraphRuntime:
         with closing(self._journal()) as journal:
             journal.forget(run_id)
 
-    def _journal(self) -> SqliteJournal:
-        from caloron.engine.graphs.redacting_cache import RedactingJournal
-
+    def _journal(self) -> RedactingJournal:
         return RedactingJournal(self._own / "runs")
 
     def _settings(self, options: RunOptions, opened: ExitStack) -> Settings:
@@ -149,3 +150,84 @@ class GraphRuntime:
             retry_failed=options.retry_failed,
             limits=options.limits,
         )
+
+
+class _Redacting:
+    """Keeps the secrets of this process out of what graphs leave on the disk."""
+
+    @cached_property
+    def _redactor(self) -> Redactor:
+        return own_redactor(os.environ)
+
+
+class RedactingCache(_Redacting, SqliteCache):
+    """A cache that does not keep an answer that holds a secret."""
+
+    def put(self, key: CacheKey, text: str) -> None:
+        if not self._redactor.finds(text.encode("utf-8", "surrogatepass")):
+            super().put(key, text)
+
+
+class RedactingJournal(_Redacting, SqliteJournal):
+    """A journal that records no secret: a call whose answer holds one is made again on resume.
+
+    A redacted answer would be a wrong input for the next call.
+    """
+
+    def record(self, run_id: str, key: str, entry: JournalEntry) -> None:
+        output = (entry.output or "").encode("utf-8", "surrogatepass")
+        if self._redactor.finds(output):
+            return
+        if entry.failure is not None:
+            name, reason = entry.failure
+            entry = msgspec.structs.replace(entry, failure=(name, self._redactor.text(reason)))
+        super().record(run_id, key, entry)
+
+
+class UserStages:
+    """A folder of stages in their full form, each under its id.
+
+    The time at which a stage was added decides which stage of a name is in use. So adding one
+    writes a single file, and a crash cannot leave half of it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        #: Files that could not be read, with the reason; they do not keep others from loading.
+        self.problems: list[str] = []
+
+    def load(self) -> list[StageSpec]:
+        """Return all stages, oldest first; of each name all but the newest are deprecated."""
+        self.problems = []
+        stages = [stage for _, stage in sorted(self._read(), key=lambda dated: dated[0])]
+        newest = {stage.name: stage.id for stage in stages}
+        return [_retired(stage, newest[stage.name]) for stage in stages]
+
+    def _read(self) -> Iterator[tuple[str, StageSpec]]:
+        for file in sorted(self._folder.glob("*.json")):
+            try:
+                value = decode(file.read_bytes(), what=file.name)
+                stage = stage_of(value)
+                if stage.id != file.stem:
+                    self.problems.append(f"{file}: holds the stage {stage.id}")
+                    continue
+                yield str(value.get("added_at", "")), stage
+            except (GraphError, OSError) as error:
+                self.problems.append(f"{file}: {error}")
+
+    def add(self, stage: StageSpec) -> Path:
+        """Keep a stage; from now on its name means this stage."""
+        path = self._folder / f"{stage.id}.json"
+        added = {"added_at": datetime.now(UTC).isoformat(timespec="microseconds")}
+        text = json.dumps(added | stage_json(stage), indent=1, ensure_ascii=False) + "\n"
+        try:
+            write_atomic(path, text.encode("utf-8"))
+        except OSError as error:
+            raise StoreError(f"cannot write {path}: {error}", hint="see CALORON_HOME") from error
+        return path
+
+
+def _retired(stage: StageSpec, newest: str) -> StageSpec:
+    if stage.id == newest or stage.lifecycle.state != "Active":
+        return stage
+    return msgspec.structs.replace(stage, lifecycle=Lifecycle("Deprecated", newest))

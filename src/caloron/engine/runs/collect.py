@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +60,9 @@ class AttemptCollector:
     secrets: dict[str, str]
     disk_mb: int
     #: Deletes workspaces.
-    discard: Callable[[Path], None] = remove_workspace
+    discard: Callable[[Path], None]
     #: Once set, a long hand-over is cancelled; the next engine begins it again.
-    stopping: threading.Event = field(default_factory=threading.Event)
+    stopping: threading.Event
 
     def ended(
         self, task: str, work: Work, token: int, result: dict[str, Any], started_at: int | None
@@ -153,14 +153,7 @@ class AttemptCollector:
         self.discard(unfinished(workspace))
         if workspace.exists() and WorkId.parse(item).spec.writes_code:
             handed_over = self.mirror.has(f"refs/caloron/work/{item}/{token}")
-            try:
-                kept = (
-                    bool(record.base) and not handed_over and not self._salvage(item, token, record)
-                )
-            except HandOverCancelled as error:
-                log.debug("work is saved by the next engine", error=error, item=item)
-                kept = True
-            if kept:
+            if record.base and not handed_over and not self._salvage(item, token, record):
                 remove_workspace(run_dir / "home")
                 return
         self.remove(item, token)
@@ -174,29 +167,21 @@ class AttemptCollector:
         self.discard(unfinished(run_dir / "workspace"))
 
     def _salvage(self, item: str, token: int, record: AttemptRecord) -> bool:
-        """Save uncommitted and unpublished work under a ref; False if that was not possible."""
+        """Save uncommitted and unpublished work under a ref; False: its workspace must stay."""
         run_dir, ref = self.runs.of(item, token), f"refs/salvage/{item}/{token}"
-        workspace, task = run_dir / "workspace", WorkId.parse(item).task
-        if not workspace.exists():
-            return True
+        task = WorkId.parse(item).task
         work = HandOver(
-            workspace=workspace,
-            base=record.base,
-            main=self.mirror.newest_main(),
+            workspace=run_dir / "workspace",
             message="Work saved from an attempt that did not end\n",
-            identity=self.identity,
-            leave_out=record.products,
-            secrets=self.secrets,
             ref=ref,
             bundle=run_dir / "work.salvage",
             cap_bytes=SALVAGE_CAP_BYTES,
-            disk_mb=self.disk_mb,
-            cancelled=self._cancelled(),
         )
         try:
-            commit = hand_over(work, self.sandbox, self.mirror)
-        except HandOverCancelled:
-            raise
+            commit = self._hand_over(work, record)
+        except HandOverCancelled as error:
+            log.debug("work is saved by the next engine", error=error, item=item)
+            return False
         except SecretInCommits as error:
             # A key must not stay on the disk; the task starts again without this work.
             log.warning("work with a secret in it is dropped", error=error, item=item, task=task)
@@ -204,11 +189,26 @@ class AttemptCollector:
             return True
         except CaloronError as error:
             log.warning("cannot save the work of an attempt", error=error, item=item, task=task)
-            self.queue.note("salvage_failed", item, {"kept": str(workspace), "why": str(error)})
+            kept = {"kept": str(work.workspace), "why": str(error)}
+            self.queue.note("salvage_failed", item, kept)
             return False
         if commit != record.base:
             self.queue.note("work_salvaged", item, {"ref": ref, "commit": commit})
         return True
+
+    def _hand_over(self, work: HandOver, record: AttemptRecord) -> str:
+        """Fetch work into our own repository, within the limits of the project."""
+        work = msgspec.structs.replace(
+            work,
+            base=record.base,
+            main=self.mirror.newest_main(),
+            identity=self.identity,
+            leave_out=record.products,
+            secrets=self.secrets,
+            disk_mb=self.disk_mb,
+            cancelled=self._cancelled(),
+        )
+        return hand_over(work, self.sandbox, self.mirror)
 
     def _cancelled(self) -> Callable[[], bool]:
         """Return a check that gives a hand-over up some time after the engine has to stop."""
@@ -266,34 +266,26 @@ class AttemptCollector:
         self, task: str, work: Work, token: int, record: AttemptRecord, run_dir: Path
     ) -> tuple[str, tuple[str, ...]]:
         """Commit the files that the agent left, and fetch its commits into our own repository."""
-        base, main = record.base, self.mirror.newest_main()
         title = self.queue.ledger.state(self.queue.sprint).tasks[task].plan.title
         what = title if work.role == "implement" else f"{title} ({work.role})"
         agent = f"caloron-agent-{task}"
         handed_over = HandOver(
             workspace=run_dir / "workspace",
-            base=base,
-            main=main,
             message=f"{what}\n\nTask: {task}\nAgent: {agent}\n",
-            identity=self.identity,
             agent=agent,
-            leave_out=record.products,
-            secrets=self.secrets,
             ref=f"refs/caloron/work/{work.item}/{token}",
             bundle=run_dir / "work.bundle",
-            disk_mb=self.disk_mb,
-            cancelled=self._cancelled(),
         )
-        head = hand_over(handed_over, self.sandbox, self.mirror)
+        head = self._hand_over(handed_over, record)
         left = self.mirror.conflict_markers(head, record.conflicts)
         if left:
             return work.head, printable_names(left)
         if record.merges and not self.mirror.is_ancestor(record.merges, head):
             raise MergeNotMade(f"the {work.role} round of {task} did not merge main in")
-        if head != base and self.mirror.brings_nothing(main, head):
+        if head != record.base and self.mirror.brings_nothing(self.mirror.newest_main(), head):
             if work.role != "implement":
                 raise NothingLeft(f"the {work.role} round leaves nothing of the change of {task}")
-            head = base
+            head = record.base
         return head, ()
 
 

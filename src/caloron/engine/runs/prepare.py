@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -59,73 +60,59 @@ class PreparedProcess(msgspec.Struct, frozen=True, kw_only=True):
     watch: dict[str, object] = msgspec.field(default_factory=dict)
 
 
+@dataclass
 class PromptContext:
     """Reads the parts of prompts that are not about the task."""
 
-    def __init__(
-        self, project: Project, ledger: Ledger, mirror: Mirror, agent_dirs: AgentDirs
-    ) -> None:
-        self._project = project
-        self._ledger = ledger
-        self._mirror = mirror
-        #: Returns the start of an agent's prompt: its own history and the input of people.
-        self.opening = agent_dirs.opening
-        #: The organisation's conventions, for agents to read.
-        self.conventions = ""
-        #: Parts of the conventions that were not understood.
-        self.warnings: tuple[str, ...] = ()
+    project: Project
+    ledger: Ledger
+    mirror: Mirror
+    agent_dirs: AgentDirs
+    #: The organisation's conventions, for agents to read.
+    conventions: str = ""
+    #: Parts of the conventions that were not understood.
+    warnings: tuple[str, ...] = ()
 
     def open(self) -> None:
         """Read the conventions on main; this needs the forge."""
-        on_main = self._mirror.read(self._mirror.fetch_main(), "caloron.yml") or None
-        loaded = conventions.load(home(), on_main, self._project.workspace)
+        on_main = self.mirror.read(self.mirror.fetch_main(), "caloron.yml") or None
+        loaded = conventions.load(home(), on_main, self.project.workspace)
         self.conventions, self.warnings = conventions.render(loaded), loaded.warnings
 
     def lessons(self, sprint: str) -> str:
         """Return the lessons of earlier sprints for the planner of this one."""
-        return context_for(self._ledger, sprint)
+        return context_for(self.ledger, sprint)
 
     def retro_material(self, sprint: str) -> Mapping[str, str]:
         """Return the facts for the retro's model, by heading."""
-        return material_for_retro(self._ledger, sprint)
+        return material_for_retro(self.ledger, sprint)
 
     @cached_property
     def repository(self) -> tuple[str, str]:
         """Describe the repository and its rules for contributors, as main was at the start."""
-        note = json.loads(self._ledger.get(NOTE) or "{}")
+        note = json.loads(self.ledger.get(NOTE) or "{}")
         context = read_repository_context(
-            self._mirror,
-            self._mirror.newest_main(),
+            self.mirror,
+            self.mirror.newest_main(),
             description=note.get("description", ""),
             open_issues=note.get("open_issues"),
         )
         return page(context), rules_page(context)
 
 
+@dataclass(kw_only=True)
 class AttemptPreparer:
     """Turns work of the queue into a process to start."""
 
-    def __init__(
-        self,
-        config: ProjectConfig,
-        mirror: Mirror,
-        policy: SandboxPolicy,
-        workspaces: WorkspacePreparer,
-        runner: Callable[[str], AgentCli],
-        *,
-        context: PromptContext,
-        redactor: Redactor,
-        show_prompt: Callable[[str], None] | None = None,
-    ) -> None:
-        """`show_prompt` gets every prompt, for people who debug."""
-        self._config = config
-        self._mirror = mirror
-        self._policy = policy
-        self._workspaces = workspaces
-        self._runner = runner
-        self._context = context
-        self._redactor = redactor
-        self._show_prompt = show_prompt
+    config: ProjectConfig
+    mirror: Mirror
+    policy: SandboxPolicy
+    workspaces: WorkspacePreparer
+    runner: Callable[[str], AgentCli]
+    context: PromptContext
+    redactor: Redactor
+    #: Gets every prompt, for people who debug.
+    show_prompt: Callable[[str], None] | None
 
     def assign(
         self,
@@ -133,7 +120,7 @@ class AttemptPreparer:
         start: StartWork,
         token: int,
         run_dir: Path,
-        budget_usd: float | None = None,
+        budget_usd: float | None,
     ) -> PreparedProcess | WorkEnded:
         """Return the process for a piece of work, or its end if it needs none."""
         work, task = start.work, state.tasks.get(start.task)
@@ -150,20 +137,20 @@ class AttemptPreparer:
         if task and task.merge.revert:
             places[task.merge.revert.head] = (task.merge.revert.branch, task.merge.revert.pull)
         for head in work.batch or (work.head,):
-            if head in places and head and not self._mirror.has(head):
-                self._mirror.fetch_head(head, *places[head])
+            if head in places and head and not self.mirror.has(head):
+                self.mirror.fetch_head(head, *places[head])
 
     def _verification(
         self, state: State, start: StartWork, token: int, run_dir: Path
     ) -> PreparedProcess | WorkEnded:
         """Prepare the project's own test in a clean checkout of the merged result, or of main."""
         work = start.work
-        base = commit = self._mirror.fetch_main()
+        base = commit = self.mirror.fetch_main()
         chain: list[Link] = []
         conflicts: tuple[str, ...] = ()
         for head in work.batch or ((work.head,) if work.head else ()):
             message = self._clean(merge_message_for(state, head))
-            merged = self._mirror.merge(commit, head, message)
+            merged = self.mirror.merge(commit, head, message)
             if isinstance(merged, Conflict):
                 conflicts += printable_names(merged.files)
             else:
@@ -174,11 +161,11 @@ class AttemptPreparer:
         )
         if conflicts and not chain:
             return _replace(ended, conflicts=conflicts)
-        links, tree = tuple(chain) if work.batch else (), self._mirror.tree(commit)
+        links, tree = tuple(chain) if work.batch else (), self.mirror.tree(commit)
         ended = _replace(ended, tree=tree, chain=links)
         task = state.tasks.get(start.task)
         try:
-            if not task and self._workspaces.setup.is_empty(base):
+            if not task and self.workspaces.setup.is_empty(base):
                 return _replace(ended, tree="", skipped="none")
             return self._verify(task, commit, run_dir, ended)
         except TooLarge as error:
@@ -188,14 +175,14 @@ class AttemptPreparer:
         self, task: Task | None, commit: str, run_dir: Path, ended: WorkEnded
     ) -> PreparedProcess | WorkEnded:
         """Prepare the project's own test on one commit; `ended` is its end without a process."""
-        commands = self._workspaces.setup.commands(commit)
+        commands = self.workspaces.setup.commands(commit)
         ended = _replace(ended, verify_command=commands.verify)
-        if problem := self._workspaces.setup.refusal(commit):
+        if problem := self.workspaces.setup.refusal(commit):
             return _failed(ended, problem)
         unverified = _replace(ended, verify_command="", skipped="unverified")
         if not commands.verify and (task or not commands.setup):
             return unverified
-        place = self._workspaces.checkout(run_dir, commit, scope=task.id if task else "")
+        place = self.workspaces.checkout(run_dir, commit, scope=task.id if task else "")
         if place.setup_failed:
             return _replace(_failed(ended, place.setup_failed), log=str(place.log))
         if not commands.verify:
@@ -207,14 +194,14 @@ class AttemptPreparer:
                 place,
                 {"CALORON_ROLE": "verify"},
             ),
-            limit_s=self._config.verify_timeout_s,
+            limit_s=self.config.verify_timeout_s,
             record=AttemptRecord(
                 base=ended.base,
                 how=commands.verify,
                 tree=ended.tree,
                 chain=tuple((link.head, link.tree) for link in ended.chain),
             ),
-            watch=self._policy.watch(place.workspace, place.home),
+            watch=self.policy.watch(place.workspace, place.home),
         )
 
     def _agent(
@@ -225,16 +212,18 @@ class AttemptPreparer:
         run_dir: Path,
         budget_usd: float | None,
     ) -> PreparedProcess:
-        framework = (task.plan.framework if task else "") or self._config.framework
+        framework = (task.plan.framework if task else "") or self.config.framework
         session = task.attempts.session if task and work.role in CODE_ROLES else ""
-        place = self._workspaces.prepare(state, task, work, run_dir, restore=bool(session))
-        sandbox = self._policy.sandbox
+        place = self.workspaces.prepare(state, task, work, run_dir, restore=bool(session))
+        sandbox = self.policy.sandbox
         prompt = self._prompt(state, task, work, place, restarted=bool(place.restored))
-        opening = prompting.opened(*self._context.opening(_who(task, work.role), work.item))
+        opening = prompting.opened(
+            *self.context.agent_dirs.opening(_who(task, work.role), work.item)
+        )
         prompt = self._clean(opening) + prompt
-        if self._show_prompt:
-            self._show_prompt(f"asked of {work.item}:\n{prompt}")
-        command = self._runner(framework).command(
+        if self.show_prompt:
+            self.show_prompt(f"asked of {work.item}:\n{prompt}")
+        command = self.runner(framework).command(
             AgentRequest(
                 role=work.role,
                 task=task.id if task else "",
@@ -243,8 +232,8 @@ class AttemptPreparer:
                 run_dir=run_dir,
                 home=place.home,
                 sandbox_home=sandbox.sandbox_home(place.home),
-                instructions=prompting.instructions(self._context.conventions),
-                model=model_of(self._config, work.role),
+                instructions=prompting.instructions(self.context.conventions),
+                model=model_of(self.config, work.role),
                 budget_usd=budget_usd,
                 session=session,
                 sessions=sessions_of(run_dir),
@@ -265,17 +254,17 @@ class AttemptPreparer:
                 budget_usd=budget_usd,
                 products=(*place.commands.products, *place.products),
             ),
-            watch=self._policy.watch(place.workspace, place.home),
+            watch=self.policy.watch(place.workspace, place.home),
         )
 
     def _confine(
         self, role: str, command: AgentCommand, place: PreparedWorkspace, env: dict[str, str]
     ) -> SandboxedCommand:
-        inside = self._policy.sandbox.inside(place.workspace)
+        inside = self.policy.sandbox.inside(place.workspace)
         argv = command.argv
         if role in _WITH_BRANCH_PROGRAMS:
             argv = with_path(place.commands, inside, argv)
-        return self._policy.confine(
+        return self.policy.confine(
             role,
             argv,
             place.workspace,
@@ -296,19 +285,19 @@ class AttemptPreparer:
     ) -> str:
         nonce, sprint = secrets.token_hex(4), state.sprint
         if work.role == "retro":
-            material = self._context.retro_material(sprint.id)
+            material = self.context.retro_material(sprint.id)
             return self._clean(prompting.retro(material, sprint.retro.error, nonce=nonce))
-        repository, rules = self._context.repository
+        repository, rules = self.context.repository
         if task is None:
             return self._clean(
                 prompting.po(
                     sprint.goal,
                     sprint.planning.errors,
                     nonce=nonce,
-                    context=self._context.lessons(sprint.id),
+                    context=self.context.lessons(sprint.id),
                     repository=repository,
                     rules=rules,
-                    conventions=self._context.conventions,
+                    conventions=self.context.conventions,
                     note=work.previous_failure,
                 )
             )
@@ -317,7 +306,7 @@ class AttemptPreparer:
             "title": task.plan.title,
             "prompt": task.plan.agent_prompt,
             "acceptance": task.plan.acceptance,
-            "conventions": self._context.conventions,
+            "conventions": self.context.conventions,
             "rules": rules,
             "goal": sprint.goal,
             "restarted": restarted,
@@ -337,14 +326,14 @@ class AttemptPreparer:
         return self._clean(prompting.for_task(work.role, **asked))
 
     def _clean(self, prompt: str) -> str:
-        return self._redactor.text(prompt)
+        return self.redactor.text(prompt)
 
     def _diff(self, head: str) -> str:
-        return self._mirror.diff(self._mirror.fetch_main(), head)
+        return self.mirror.diff(self.mirror.fetch_main(), head)
 
     def _passed_on(self) -> dict[str, str]:
         """Return the variables of `pass_env`; values may be keys and count as secrets."""
-        return {name: os.environ[name] for name in self._config.pass_env if name in os.environ}
+        return {name: os.environ[name] for name in self.config.pass_env if name in os.environ}
 
     def _environment(self, state: State, task: Task | None, work: Work) -> dict[str, str]:
         return {
@@ -353,13 +342,13 @@ class AttemptPreparer:
             "CALORON_SPRINT_ID": state.sprint.id,
             "CALORON_AGENT_ID": _who(task, work.role),
             "CALORON_ROUND": str(work.round),
-            "CALORON_SANDBOXED": "0" if self._policy.sandbox.name == "none" else "1",
+            "CALORON_SANDBOXED": "0" if self.policy.sandbox.name == "none" else "1",
         }
 
     def _limit(self, role: Role) -> float:
         if role in SPRINT_ROLES:
-            return self._config.po_timeout_s
-        return self._config.timeout_s * _UNWATCHED
+            return self.config.po_timeout_s
+        return self.config.timeout_s * _UNWATCHED
 
 
 def _failed(ended: WorkEnded, reason: str) -> WorkEnded:

@@ -64,7 +64,7 @@ class SprintRuntime:
         mirror: Mirror,
         signal: LoopSignal,
         *,
-        message: Callable[[str], None] | None = None,
+        message: Callable[[str], object] = str,
         show_prompt: Callable[[str], None] | None = None,
         stopping: threading.Event | None = None,
     ) -> None:
@@ -81,7 +81,7 @@ class SprintRuntime:
         setup = CommitSetup(
             config,
             mirror,
-            lambda: _open_cache(project, policy, message or str, stopping, self.trash.put),
+            lambda: _open_cache(project, policy, message, stopping, self.trash.put),
             lambda commit: refuse_start_from(mirror, commit),
         )
         self.pool = Pool(
@@ -103,20 +103,21 @@ class SprintRuntime:
         self.agent_dirs = AgentDirs(project.agents, ledger, queue.sprint, message)
         self.context = PromptContext(project, ledger, mirror, self.agent_dirs)
         preparer = AttemptPreparer(
-            config,
-            mirror,
-            policy,
-            WorkspacePreparer(mirror, self.sandbox, setup, self.pool, who),
-            self._runner,
+            config=config,
+            mirror=mirror,
+            policy=policy,
+            workspaces=WorkspacePreparer(mirror, self.sandbox, setup, self.pool, who),
+            runner=self._runner,
             context=self.context,
             redactor=self.redactor,
             show_prompt=show_prompt,
         )
+        runs = RunDirs(project.runs)
         self.collector = AttemptCollector(
             queue=queue,
             mirror=mirror,
             sandbox=self.sandbox,
-            runs=RunDirs(project.runs),
+            runs=runs,
             runner=self._runner,
             identity=who,
             secrets=self.secrets,
@@ -125,12 +126,13 @@ class SprintRuntime:
             stopping=stopping,
         )
         self.workers = Workers(
-            project,
-            queue,
-            preparer,
-            self.collector,
-            self.budget,
-            signal,
+            project=project,
+            queue=queue,
+            preparer=preparer,
+            collector=self.collector,
+            budget=self.budget,
+            signal=signal,
+            runs=runs,
             stopping=stopping,
         )
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import Popen
 from typing import Any, Literal
@@ -57,37 +59,27 @@ def _named(item: str) -> dict[str, str]:
     return {"item": item, "task": WorkId.parse(item).task}
 
 
+@dataclass(kw_only=True)
 class Workers:
     """One thread per piece of work in flight; each waits for its shim without using time."""
 
-    def __init__(
-        self,
-        project: Project,
-        queue: WorkQueue,
-        preparer: AttemptPreparer,
-        collector: AttemptCollector,
-        budget: BudgetGuard,
-        signal: LoopSignal,
-        *,
-        stopping: threading.Event | None = None,
-    ) -> None:
-        """Once `stopping` is set, no attempt starts and workspaces in preparation are given up."""
-        self._project = project
-        self._queue = queue
-        self._preparer = preparer
-        self._collector = collector
-        self._budget = budget
-        self._signal = signal
-        self.runs = RunDirs(project.runs)
-        self._active: dict[Key, threading.Thread] = {}
-        self._stages: dict[Key, Stage] = {}
-        #: How often in a row the attempts of an item were lost, or postponed.
-        self._lost: dict[str, int] = {}
-        self._postponed: dict[str, int] = {}
-        #: Attempts whose shim is being ended.
-        self._ending: set[Key] = set()
-        self._lock = threading.Lock()
-        self.stopping = stopping or threading.Event()
+    project: Project
+    queue: WorkQueue
+    preparer: AttemptPreparer
+    collector: AttemptCollector
+    budget: BudgetGuard
+    signal: LoopSignal
+    runs: RunDirs
+    #: Once set, no attempt starts and workspaces in preparation are given up.
+    stopping: threading.Event
+    _active: dict[Key, threading.Thread] = field(default_factory=dict)
+    _stages: dict[Key, Stage] = field(default_factory=dict)
+    #: How often in a row the attempts of an item were lost, or postponed.
+    _lost: Counter[str] = field(default_factory=Counter)
+    _postponed: Counter[str] = field(default_factory=Counter)
+    #: Attempts whose shim is being ended.
+    _ending: set[Key] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def dispatch(self, parallel: int, *, halted: bool = False) -> None:
         """Start what the queue offers, within the limits; no agent while the sprint is halted."""
@@ -95,15 +87,15 @@ class Workers:
             return
         # A verification finishes a change, so it goes before work that begins one.
         for roles in (("verify",), AGENT_ROLES):
-            while self._queue.has_pending(roles):
-                allowance = self._budget.allowance()
+            while self.queue.has_pending(roles):
+                allowance = self.budget.allowance()
                 if roles is AGENT_ROLES and (halted or allowance == 0):
                     break
-                claimed = self._queue.claim(roles, parallel)
+                claimed = self.queue.claim(roles, parallel)
                 if claimed is None:
                     break
                 if roles is AGENT_ROLES:
-                    self._budget.reserve((claimed.item, claimed.token), allowance)
+                    self.budget.reserve((claimed.item, claimed.token), allowance)
                 self._begin(claimed.item, claimed.token, claimed)
 
     @property
@@ -121,9 +113,9 @@ class Workers:
     def adopt(self) -> None:
         """Take up the attempts of an earlier engine: wait for live shims, collect results."""
         self.end_orphans()
-        for lease in sorted(self._queue.in_flight(), key=lambda lease: (lease.item, lease.token)):
+        for lease in sorted(self.queue.in_flight(), key=lambda lease: (lease.item, lease.token)):
             item, token = lease.item, lease.token
-            self._budget.reserve((item, token), read_record(self.runs.of(item, token)).budget_usd)
+            self.budget.reserve((item, token), read_record(self.runs.of(item, token)).budget_usd)
             self._begin(item, token, None)
 
     def end_orphans(self) -> None:
@@ -131,8 +123,8 @@ class Workers:
 
         An engine that died right after it took a lease back did not stop the agent.
         """
-        leased = {(lease.item, lease.token) for lease in self._queue.in_flight()}
-        for item, token in self.runs.with_workspace(self._queue.sprint):
+        leased = {(lease.item, lease.token) for lease in self.queue.in_flight()}
+        for item, token in self.runs.with_workspace(self.queue.sprint):
             if (item, token) not in leased:
                 launch.stop(self.runs.of(item, token))
                 try:
@@ -140,11 +132,11 @@ class Workers:
                 except CaloronError as error:
                     # The framework is no longer installed; no other program reads its output.
                     log.warning("the cost of an attempt is unknown", error=error, **_named(item))
-                self._collector.save_and_remove(item, token)
+                self.collector.save_and_remove(item, token)
 
     def reconcile(self, *, grace: bool) -> None:
         """Stop agents whose lease is gone; take back leases that were not renewed."""
-        leases = {(lease.item, lease.token): lease for lease in self._queue.in_flight()}
+        leases = {(lease.item, lease.token): lease for lease in self.queue.in_flight()}
         with self._lock:
             active, stages = set(self._active), dict(self._stages)
         for item, token in active - leases.keys():
@@ -154,19 +146,19 @@ class Workers:
                 self._renew(item, token)
             elif grace or lease.result is not None or lease.expires_at >= lease.now_ms:
                 continue
-            elif self._queue.interrupt(item, token, "its lease was not renewed"):
+            elif self.queue.interrupt(item, token, "its lease was not renewed"):
                 self._stop_later(item, token)
 
     def stop(self) -> None:
         """End all agents; their work is saved and their attempts count as interrupted."""
         self.stopping.set()
-        for lease in self._queue.in_flight():
+        for lease in self.queue.in_flight():
             if lease.result is None:
                 try:
-                    self._queue.interrupt(lease.item, lease.token, STOPPED)
+                    self.queue.interrupt(lease.item, lease.token, STOPPED)
                 except StoreError as error:
                     # The agent ends nevertheless; the next engine gives its lease back.
-                    self._signal.fail(error)
+                    self.signal.fail(error)
                 self._stop_later(lease.item, lease.token)
         give_up = time.monotonic() + _PREPARING_S
         while True:
@@ -212,7 +204,7 @@ class Workers:
             launch.stop(self.runs.of(item, token))
         except Exception as error:  # noqa: BLE001 - handed to the loop, which stops with it
             with log.context(**_named(item)):
-                self._signal.fail(error)
+                self.signal.fail(error)
         finally:
             with self._lock:
                 self._ending.discard((item, token))
@@ -220,8 +212,8 @@ class Workers:
     def _renew(self, item: str, token: int) -> None:
         """Renew the lease while a workspace is prepared: there is no shim yet that does it."""
         try:
-            with self._queue.ledger.db.transaction("renew") as connection:
-                store_queue.renew(connection, item, token, self._queue.lease_ms, active=False)
+            with self.queue.ledger.db.transaction("renew") as connection:
+                store_queue.renew(connection, item, token, self.queue.lease_ms, active=False)
         except store_queue.LeaseLost as error:
             log.warning("a lease could not be renewed", error=error, **_named(item))
 
@@ -230,13 +222,13 @@ class Workers:
             try:
                 self._finish(item, token, claimed)
             except BaseException as error:  # noqa: BLE001 - handed to the loop, which stops with it
-                self._signal.fail(error)
+                self.signal.fail(error)
             finally:
                 with self._lock:
                     self._active.pop((item, token), None)
                     self._stages.pop((item, token), None)
-                self._budget.release((item, token))
-                self._signal.notify()
+                self.budget.release((item, token))
+                self.signal.notify()
 
     def _finish(self, item: str, token: int, claimed: Claimed | None) -> None:
         try:
@@ -246,14 +238,14 @@ class Workers:
                 self._collect_again_if_killed(item, token)
         except SetupCancelled as error:
             log.debug("the setup of a workspace was cancelled", error=error)
-            self._collector.remove(item, token)
+            self.collector.remove(item, token)
         except HandOverCancelled as error:
             # The result is recorded and the workspace stays: the next engine collects both.
             log.debug("the work of an attempt is collected by the next engine", error=error)
         except StoreError:
             raise
         except CaloronError as error:
-            if is_disk_full(error, self._project.path):
+            if is_disk_full(error, self.project.path):
                 # No task is to blame, and no retry helps.
                 raise
             log.warning("work ended with an internal error", error=error)
@@ -267,7 +259,7 @@ class Workers:
         if shim is None and not launch.is_alive(run_dir):
             return
         self._enter((item, token), "running")
-        self._signal.notify()
+        self.signal.notify()
         if shim is not None:
             shim.wait()
         launch.wait_until_gone(run_dir)
@@ -284,17 +276,17 @@ class Workers:
         self._pause_after_losses(claimed.item)
         self._refuse_stopping()
         remove_workspace(run_dir / "workspace")
-        state = self._queue.ledger.state(self._queue.sprint)
-        budget = self._budget.reserved((claimed.item, claimed.token))
-        prepared = self._preparer.assign(state, claimed.start, claimed.token, run_dir, budget)
+        state = self.queue.ledger.state(self.queue.sprint)
+        budget = self.budget.reserved((claimed.item, claimed.token))
+        prepared = self.preparer.assign(state, claimed.start, claimed.token, run_dir, budget)
         self._refuse_stopping()
         if isinstance(prepared, WorkEnded):
-            self._queue.settle(prepared, claimed.token)
-            self._collector.remove(claimed.item, claimed.token)
+            self.queue.settle(prepared, claimed.token)
+            self.collector.remove(claimed.item, claimed.token)
             return None
         # From now on these values are redacted from everything that is written.
-        self._collector.secrets.update(prepared.secrets | learned_secrets())
-        secrets = {"env": prepared.secrets, "redact": self._collector.secrets}
+        self.collector.secrets.update(prepared.secrets | learned_secrets())
+        secrets = {"env": prepared.secrets, "redact": self.collector.secrets}
         self._postponed.pop(claimed.item, None)
         return launch.start(run_dir, self._spec(claimed, prepared, run_dir), secrets)
 
@@ -308,7 +300,7 @@ class Workers:
             ]
         for thread in earlier:
             thread.join()
-        while self._queue.interruption_waits(item):
+        while self.queue.interruption_waits(item):
             # The next tick handles the interruption and tells which conversation continues.
             if self.stopping.wait(_TICK_S):
                 return
@@ -320,43 +312,38 @@ class Workers:
 
     def _spec(self, claimed: Claimed, prepared: PreparedProcess, run_dir: Path) -> dict[str, Any]:
         """Return the spec that the shim reads, and later `read_record`."""
-        stdin, confined = "", prepared.confined
+        stdin = ""
         if prepared.stdin:
             file = run_dir / "prompt.txt"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(prepared.stdin, "utf-8")
             stdin = str(file)
         return {
-            "ledger": str(self._project.ledger),
+            "ledger": str(self.project.ledger),
             "item": claimed.item,
             "token": claimed.token,
-            "lease_ms": self._queue.lease_ms,
+            "lease_ms": self.queue.lease_ms,
             # A busy agent must not seem silent because its shim reports too rarely.
-            "beat_s": self._project.config.stall_threshold_m * 60 / 4,
-            "argv": list(confined.argv),
-            "env": confined.env,
-            "cwd": str(confined.cwd),
-            "files": {str(fd): str(path) for fd, path in confined.files.items()},
-            "sidecar": list(confined.sidecar),
-            "sandbox_depth": confined.sandbox_depth,
+            "beat_s": self.project.config.stall_threshold_m * 60 / 4,
             "watch": prepared.watch,
-            "interruptions": self._queue.interruptions(claimed.item),
+            "interruptions": self.queue.interruptions(claimed.item),
             "stdin": stdin,
-            "output_cap": self._project.config.output_cap_mb << 20,
+            "output_cap": self.project.config.output_cap_mb << 20,
             "limit_s": prepared.limit_s,
-            "wake": str(self._project.wake),
+            "wake": str(self.project.wake),
+            **msgspec.to_builtins(prepared.confined, str_keys=True, enc_hook=str),
             **msgspec.to_builtins(prepared.record),
         }
 
     def _pause_after_losses(self, item: str) -> None:
-        losses = self._lost.get(item, 0) - _QUICK_RESTARTS
+        losses = self._lost[item] - _QUICK_RESTARTS
         if losses > 0:
             self.stopping.wait(_RESTARTS.pause(losses))
 
     def _was_killed(self, item: str, error: CaloronError) -> bool:
         """True if a signal ended a git process of ours, unless that happens every time."""
         killed = isinstance(error, GitError) and error.returncode < 0
-        return killed and self._postponed.get(item, 0) < _MAX_KILLED
+        return killed and self._postponed[item] < _MAX_KILLED
 
     def _collect_again_if_killed(self, item: str, token: int) -> None:
         """Collect again when a signal ended a git process of ours: the work is paid and there."""
@@ -374,62 +361,62 @@ class Workers:
         """Collect the result of an attempt, also of one that an earlier engine started."""
         run_dir = self.runs.of(item, token)
         launch.reap(run_dir)
-        lease = self._queue.lease(item)
+        lease = self.queue.lease(item)
         if lease is None or lease.token != token:
             # Taken back, or cancelled: its cost and its conversation still count.
             if cut := self._cut_short(item, token):
-                self._queue.ledger.append_facts(self._queue.sprint, [cut])
+                self.queue.ledger.append_facts(self.queue.sprint, [cut])
             return
         result = result_of(lease)
         start = start_of(lease.payload)
         if result is None:
-            self._lost[item] = self._lost.get(item, 0) + 1
-            if words := self._collector.last_words(item, token):
-                self._queue.note("attempt_lost", item, {"last_line": words})
+            self._lost[item] += 1
+            if words := self.collector.last_words(item, token):
+                self.queue.note("attempt_lost", item, {"last_line": words})
             cut = self._cut_short(item, token)
-            self._queue.interrupt(item, token, INTERRUPTED, cut)
+            self.queue.interrupt(item, token, INTERRUPTED, cut)
             return
         self._lost.pop(item, None)
-        fact = self._collector.ended(start.task, start.work, token, result, lease.started_at)
+        fact = self.collector.ended(start.task, start.work, token, result, lease.started_at)
         if fact.usage:
-            self._budget.settle((item, token), fact.usage.usd)
-        if self._queue.settle(fact, token):
-            self._collector.finish(fact)
+            self.budget.settle((item, token), fact.usage.usd)
+        if self.queue.settle(fact, token):
+            self.collector.finish(fact)
         else:
             # Its lease was taken back meanwhile: its cost still counts.
             self._account(item, token)
-            self._collector.save_and_remove(item, token)
+            self.collector.save_and_remove(item, token)
 
     def _cut_short(self, item: str, token: int) -> RunInterrupted | None:
         """Save the work of an attempt that did not end, and return its cost if there is one."""
-        cut = self._collector.interrupted(item, token)
-        self._collector.save_and_remove(item, token)
+        cut = self.collector.interrupted(item, token)
+        self.collector.save_and_remove(item, token)
         if cut:
-            self._budget.settle((item, token), cut.usage.usd)
+            self.budget.settle((item, token), cut.usage.usd)
         return cut
 
     def _account(self, item: str, token: int) -> None:
         """Report the cost of an attempt whose end counts for nothing else."""
-        if cut := self._collector.interrupted(item, token):
-            self._queue.ledger.append_facts(self._queue.sprint, [cut])
+        if cut := self.collector.interrupted(item, token):
+            self.queue.ledger.append_facts(self.queue.sprint, [cut])
 
     def _postpone(self, item: str, token: int, error: CaloronError) -> None:
         """Try again later: the forge does not answer, or a git process of ours was killed."""
-        times = self._postponed[item] = self._postponed.get(item, 0) + 1
-        pause = _POSTPONEMENTS.pause(times)
+        self._postponed[item] += 1
+        pause = _POSTPONEMENTS.pause(self._postponed[item])
         until = error.until if isinstance(error, ForgePaused) else time.time() + pause
         cut = self._cut_short(item, token)
-        self._queue.interrupt(item, token, str(error), cut, until=until)
+        self.queue.interrupt(item, token, str(error), cut, until=until)
 
     def _fault(self, item: str, token: int, error: CaloronError) -> None:
         """Report an internal error around the agent to the task, which tries once more."""
-        lease = self._queue.lease(item)
+        lease = self.queue.lease(item)
         if lease is None or lease.token != token:
             return
         start = start_of(lease.payload)
-        cut = self._collector.interrupted(item, token)
+        cut = self.collector.interrupted(item, token)
         if cut:
-            self._budget.settle((item, token), cut.usage.usd)
+            self.budget.settle((item, token), cut.usage.usd)
         fact = WorkEnded(
             item=item,
             task=start.task,
@@ -438,9 +425,9 @@ class Workers:
             internal_error=str(error),
             usage=cut.usage if cut else None,
         )
-        if not self._queue.settle(fact, token):
+        if not self.queue.settle(fact, token):
             self._account(item, token)
         try:
-            self._collector.save_and_remove(item, token)
+            self.collector.save_and_remove(item, token)
         except OSError as problem:
-            self._signal.fail(problem)
+            self.signal.fail(problem)

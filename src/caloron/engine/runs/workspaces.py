@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,35 +57,29 @@ class PreparedWorkspace(msgspec.Struct, frozen=True, kw_only=True):
     log: Path = Path()
 
 
+@dataclass
 class CommitSetup:
     """Answers how each commit of a project is set up and verified."""
 
-    def __init__(
-        self,
-        config: ProjectConfig,
-        mirror: Mirror,
-        open_cache: Callable[[], SetupCache],
-        refuse: Callable[[str], None],
-    ) -> None:
-        """`refuse` raises for a commit that no sprint could begin with."""
-        self._config = config
-        self._mirror = mirror
-        self._open_cache = open_cache
-        self._cache: SetupCache | None = None
-        self._opening = threading.Lock()
-        self._refuse = refuse
+    config: ProjectConfig
+    mirror: Mirror
+    open_cache: Callable[[], SetupCache]
+    #: Raises for a commit that no sprint could begin with.
+    refuse: Callable[[str], None]
+    _cache: SetupCache | None = None
+    _opening: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def cache(self) -> SetupCache:
         """The cache of the project's setups, opened for the first commit that has a setup."""
         with self._opening:
             if self._cache is None:
-                self._cache = self._open_cache()
+                self._cache = self.open_cache()
             return self._cache
 
     def files(self, commit: str) -> dict[str, str]:
         """List the files of a commit; refuse one that would take too much disk."""
-        return self._mirror.files(commit, self._config.disk_mb << 20)
+        return self.mirror.files(commit, self.config.disk_mb << 20)
 
     def refuse_large(self, commit: str) -> None:
         self.files(commit)
@@ -96,18 +91,18 @@ class CommitSetup:
     def refusal(self, commit: str) -> str:
         """Return the reason why no sprint could begin with this commit; empty if one could."""
         try:
-            self._refuse(commit)
+            self.refuse(commit)
         except CaloronError as error:
             return str(error)
         return ""
 
     def commands(self, commit: str) -> ProjectCommands:
         """Return the commands that set up and verify a commit: from the settings, else detected."""
-        config, files = self._config, self.files(commit)
+        config, files = self.config, self.files(commit)
         if config.setup and config.verify:
             detected = ProjectCommands()
         else:
-            detected = detect(files, lambda name: self._mirror.read(commit, name))
+            detected = detect(files, lambda name: self.mirror.read(commit, name))
         return apply_overrides(detected, files, setup=config.setup, verify=config.verify)
 
     def seed(self, commit: str) -> str:
@@ -123,40 +118,34 @@ class CommitSetup:
         return seed if self.cache.install_cached(workspace, commands, lock_hash=seed) else None
 
 
+@dataclass
 class WorkspacePreparer:
     """Prepares workspaces for one project."""
 
-    def __init__(
-        self,
-        mirror: Mirror,
-        sandbox: Sandbox,
-        setup: CommitSetup,
-        pool: Pool,
-        identity: tuple[str, str],
-    ) -> None:
-        self._mirror = mirror
-        self._sandbox = sandbox
-        self.setup = setup
-        self._pool = pool
-        self.identity = identity
+    mirror: Mirror
+    sandbox: Sandbox
+    setup: CommitSetup
+    pool: Pool
+    #: The author of commits.
+    identity: tuple[str, str]
 
     def checkout(self, run_dir: Path, commit: str, *, scope: str) -> PreparedWorkspace:
         """Prepare a clean copy of a commit for verification."""
         workspace, home = run_dir / "workspace", run_dir / "home"
-        ready = self._pool.take(workspace, home, commit, "", seed=self.setup.seed(commit))
+        ready = self.pool.take(workspace, home, commit, "", seed=self.setup.seed(commit))
         if not ready:
-            create_checkout(self._mirror, workspace, commit)
+            create_checkout(self.mirror, workspace, commit)
         return self._complete(workspace, home, commit, run_dir, scope=scope, ready=ready)
 
     def prepare(
         self, state: State, task: Task | None, work: Work, run_dir: Path, *, restore: bool
     ) -> PreparedWorkspace:
         """Prepare a workspace for an agent, on its branch, at the commit that its role works on."""
-        main = self._mirror.fetch_main()
+        main = self.mirror.fetch_main()
         start, merges, conflicts = self._start(state, work, main)
-        restored = self._mirror.newest_numbered(f"refs/salvage/{work.item}") if restore else ""
+        restored = self.mirror.newest_numbered(f"refs/salvage/{work.item}") if restore else ""
         if restored and not merges:
-            start = self._mirror.merge_base(start, restored) or start
+            start = self.mirror.merge_base(start, restored) or start
         else:
             restored = ""
         if merges:
@@ -164,16 +153,16 @@ class WorkspacePreparer:
         branch = task.change.branch if task else f"agent/{work.role}/{state.sprint.id}"
         agent = f"caloron-agent-{task.agent}" if task else ""
         workspace, home = run_dir / "workspace", run_dir / "home"
-        ready = self._pool.take(workspace, home, start, branch, seed=self.setup.seed(start))
+        ready = self.pool.take(workspace, home, start, branch, seed=self.setup.seed(start))
         if ready:
             prepare_workspace(
                 workspace, merge=merges, restore=restored, agent=agent, identity=self.identity
             )
             changed = workspace if merges or restored else workspace / ".git" / "hooks"
-            self._sandbox.give_ownership(changed)
+            self.sandbox.give_ownership(changed)
         else:
             create_workspace(
-                self._mirror,
+                self.mirror,
                 workspace,
                 start=start,
                 branch=branch,
@@ -193,11 +182,11 @@ class WorkspacePreparer:
     def _start(self, state: State, work: Work, main: str) -> tuple[str, str, tuple[str, ...]]:
         start = work.head or main
         if work.role == "resolve":
-            merged = self._mirror.merge(main, start, "Merge to find conflicts")
+            merged = self.mirror.merge(main, start, "Merge to find conflicts")
             return start, main, merged.files if isinstance(merged, Conflict) else ()
         if work.onto_main:
             message = f"Merge {state.sprint.settings.main_branch}"
-            merged = self._mirror.merge(main, start, message, self.identity)
+            merged = self.mirror.merge(main, start, message, self.identity)
             start = start if isinstance(merged, Conflict) else merged.commit
         return start, "", ()
 
@@ -219,7 +208,7 @@ class WorkspacePreparer:
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
             if commands.setup:
                 failed = self._set_up(workspace, commit, log, scope=scope, restore_git=restore_git)
-            self._sandbox.give_ownership(workspace, home)
+            self.sandbox.give_ownership(workspace, home)
         return PreparedWorkspace(
             workspace=workspace,
             home=home,

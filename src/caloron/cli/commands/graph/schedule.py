@@ -65,7 +65,7 @@ def run(config: str, once: bool, unsandboxed: bool, dry_run: bool) -> Answer | D
     if errors := graphs.check():
         raise UsageError(f"{timetable.path}: " + "\n".join(errors), hint="nothing was run")
     if dry_run:
-        return DryRun(*(planned("run", f"{j.name} ({j.cron_text})") for j in timetable.jobs))
+        return DryRun(*(planned("run", f"{j.name} ({j.cron})") for j in timetable.jobs))
     # A service runs for months, so its answer covers only the last runs.
     done: deque[dict[str, Any]] = deque(maxlen=_MAX_REPORTED_RUNS)
 
@@ -149,13 +149,13 @@ def list_jobs(config: str) -> Answer:
     rows: list[dict[str, Any]] = []
     for job in timetable.jobs:
         last = runs.last(job.name)
-        after = last.handled if last and last.cron == job.cron_text else time.time()
-        due = next_due(job.cron, after)
+        after = last.handled if last and last.cron == job.cron else time.time()
+        due = next_due(job.times, after)
         rows.append(
             {
                 "job": job.name,
-                "cron": job.cron_text,
-                "graph": str(job.graph),
+                "cron": job.cron,
+                "graph": str(job.file),
                 "next": utc(due) if due is not None else None,
                 "last": utc(last.began) if last and last.began is not None else None,
                 "ok": last.ok if last else None,
