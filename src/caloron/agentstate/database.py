@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from caloron.agentstate.records import encode
-from caloron.errors import NotFound, StoreError
+from caloron.errors import NotFound, StoreError, store_errors
 from caloron.store.database import (
     Database,
     load_statements,
@@ -50,12 +50,8 @@ def require_database(where: Path) -> Path:
 
 def open_database(path: Path) -> Database:
     """Open the database; create or migrate it if necessary."""
-    try:
+    with store_errors(f"cannot make {path.parent}", hint="choose another MF_INSTANCE_DIR"):
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(
-            f"cannot make {path.parent}: {error.strerror}", hint="choose another MF_INSTANCE_DIR"
-        ) from error
     db = Database(path, table=MIGRATIONS_TABLE, patience_s=_PATIENCE_S)
     try:
         # A list of statuses, as in the CHECK of the table, is a temporary table. One that could

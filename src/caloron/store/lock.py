@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from caloron.errors import InUse, StoreError
+from caloron.errors import InUse, store_errors
 
 #: How long `file_lock` waits for a lock that is held for short times only.
 _TIMEOUT_S = 10.0
@@ -140,13 +140,9 @@ class ProcessLock:
             "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         text = json.dumps(content).encode()
-        try:
+        with store_errors(f"cannot write {self.path}", hint="free some space on that disk"):
             os.pwrite(self._fd, text, 0)
             os.ftruncate(self._fd, len(text))
-        except OSError as error:
-            raise StoreError(
-                f"cannot write {self.path}: {error.strerror}", hint="free some space on that disk"
-            ) from error
 
     def release(self) -> None:
         if self._fd is not None:
@@ -249,14 +245,10 @@ def _held_by(content: dict[str, Any], path: Path) -> InUse:
 
 
 def _opened(path: Path) -> int:
-    try:
+    hint = "make the file and its directory writable for you"
+    with store_errors(f"cannot open {path}", hint=hint):
         path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise StoreError(
-            f"cannot open {path}: {error.strerror}",
-            hint="make the file and its directory writable for you",
-        ) from error
 
 
 @contextmanager

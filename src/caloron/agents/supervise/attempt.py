@@ -28,6 +28,7 @@ from caloron.store.files import write_atomic
 from caloron.store.lock import boot_id
 from caloron.store.queue import LeaseLost, begin_attempt, renew, write_result
 from caloron.store.redact import Redactor
+from caloron.store.wake import Wake
 
 DONE, LOST, STOPPED = 0, 3, 4
 #: A sandbox that is killed after so many interruptions of the same work has failed.
@@ -96,7 +97,8 @@ class AttemptSupervisor:
         if not self._commit("shim.result", write_result, self._result()):
             return LOST
         crashpoint("shim.result")
-        self._wake_engine()
+        if self._spec["wake"]:
+            Wake(Path(self._spec["wake"])).poke()
         return DONE
 
     def _may_be_repeated(self) -> bool:
@@ -211,21 +213,6 @@ class AttemptSupervisor:
             return False
         self._renewed_at = began
         return True
-
-    def _wake_engine(self) -> None:
-        if not self._spec["wake"]:
-            return
-        try:
-            handle = os.open(self._spec["wake"], os.O_WRONLY | os.O_NONBLOCK)
-        except OSError:
-            # No reader, or no pipe: the engine reads the ledger when it starts.
-            return
-        try:
-            os.write(handle, b".")
-        except (BlockingIOError, BrokenPipeError):
-            return
-        finally:
-            os.close(handle)
 
 
 def main(arguments: list[str]) -> int:
