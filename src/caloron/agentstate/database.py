@@ -94,7 +94,8 @@ def read_rows(path: Path, name: str, values: dict[str, Any]) -> Iterator[dict[st
         for row in connection.execute(READING[name], values):
             yield {name: _text(row[name]) for name in row.keys()}  # noqa: SIM118 - of a Row
     except sqlite3.Error as error:
-        if not _is_empty(connection):
+        tables = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'work_items'")
+        if tables.fetchone() is not None:
             raise store_error(path, error) from error
     finally:
         connection.close()
@@ -103,9 +104,3 @@ def read_rows(path: Path, name: str, values: dict[str, Any]) -> Iterator[dict[st
 def _text(value: Any) -> Any:
     """Another program may have written bytes where text belongs."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-
-
-def _is_empty(connection: sqlite3.Connection) -> bool:
-    """True for a file without the tables."""
-    row = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'work_items'").fetchone()
-    return row is None

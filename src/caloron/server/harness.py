@@ -194,7 +194,8 @@ class Harness:
                     tokens_used=_tokens(self._report()),
                 )
         self._write(result)
-        accepted = beats.end(_last_status(result), result.tokens_used)
+        status = f"{result.status}: {result.reason}" if result.reason else result.status
+        accepted = beats.end(status, result.tokens_used)
         return msgspec.structs.replace(result, told=accepted)
 
     def _attempt(self) -> Result:
@@ -326,10 +327,6 @@ def _outcome(ended: Ended, report: AgentReport, *, stopped: bool) -> tuple[int, 
     if report.trouble:
         return FAILED, f"{report.trouble}: {report.detail}"
     return 0, ""
-
-
-def _last_status(result: Result) -> str:
-    return f"{result.status}: {result.reason}" if result.reason else result.status
 
 
 def _tokens(report: AgentReport) -> int:

@@ -122,7 +122,12 @@ class ProcessLock:
         fd = _opened(self.path)
         if not flock(fd, _REFUSED_AFTER_S):
             try:
-                raise _held_by(_read(fd), self.path)
+                content, project = _read(fd), self.path.parent.name
+                sprint = f", sprint {content['sprint']}" if content.get("sprint") else ""
+                raise InUse(
+                    f"project {project!r} is held by {_described(content, sprint)}",
+                    hint=f"wait for it, or stop it: caloron stop --project {project}",
+                )
             finally:
                 os.close(fd)
         self._fd = fd
@@ -234,14 +239,6 @@ def _described(content: dict[str, Any], sprint: str = "") -> str:
     """Return the process that holds a lock, for messages."""
     place = f"process {content.get('pid', '?')} on {content.get('host', 'this machine')}"
     return f"{place}{sprint}, since {content.get('started_at', 'just now')}"
-
-
-def _held_by(content: dict[str, Any], path: Path) -> InUse:
-    sprint = f", sprint {content['sprint']}" if content.get("sprint") else ""
-    return InUse(
-        f"project {path.parent.name!r} is held by {_described(content, sprint)}",
-        hint=f"wait for it, or stop it: caloron stop --project {path.parent.name}",
-    )
 
 
 def _opened(path: Path) -> int:

@@ -157,25 +157,23 @@ class AttemptSupervisor:
 
     def _stop(self, reason: int) -> None:
         self._ending = reason
-        if reason == LOST:
-            self._renew_at = float("inf")
         self._supervision.stop()
 
     def _renew_if_due(self, now: float) -> float:
-        if now >= self._renew_at:
-            self._renew()
-        return self._renew_at
-
-    def _renew(self) -> None:
+        """Renew the lease if it is time; return the time of the next renewal."""
+        if now < self._renew_at:
+            return self._renew_at
         active = self._child.worked() or self._supervision.has_output
         try:
             done = self._try_to_write("shim.renew", partial(renew, active=active), self._lease_ms)
         except LeaseLost:
+            self._renew_at = float("inf")
             self._stop(LOST)
-            return
+            return self._renew_at
         self._renew_at = time.monotonic() + (self._beat_s if done else self._lease_s / 10)
         if done:
             self._supervision.has_output = False
+        return self._renew_at
 
     def _result(self) -> dict[str, Any]:
         problem = self._output.problem or self._errors.problem
