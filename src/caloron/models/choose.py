@@ -152,15 +152,16 @@ def _model(provider: str, clis: dict[str, CliInfo]) -> Model:
     if provider not in clis:
         return _endpoint(provider, _ENDPOINTS[provider])
     from caloron.agents.clis.registry import answering_cli
+    from caloron.agents.sandbox.bubblewrap import Bubblewrap, NoSandbox
     from caloron.models.cli_model import CliModel
 
     info = clis[provider]
     return CliModel(
         info.provider,
         answering_cli(info.name, _base_url(info.base_url_env, info.base_url)),
+        NoSandbox() if _is_yes(UNSANDBOXED) else Bubblewrap(),
         model=os.environ.get(MODEL, "").strip() or info.default_model,
         permissions="full" if _is_yes(info.full_access_env) else "answer",
-        unsandboxed=_is_yes(UNSANDBOXED),
     )
 
 
