@@ -12,7 +12,7 @@ from caloron.errors import ForgeError, NotFound, StaleBase
 from caloron.ports import Forge
 from caloron.testing import FakeAgent, InMemoryForge, SprintDriver, planned
 
-_PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "scripted-agent.md"
 _EXAMPLES = re.findall(r"```python\n(.*?)```", _PAGE.read_text("utf-8"), re.DOTALL)
 
 
