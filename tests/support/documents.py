@@ -53,6 +53,16 @@ def blocks(text: str) -> Iterator[Block]:
     assert opened is None, f"a block that begins in line {first - 1} never ends"
 
 
+def sections(text: str) -> dict[str, list[Block]]:
+    """The fenced blocks by the last heading of level two above them."""
+    plain = prose(text).splitlines()
+    found: dict[str, list[Block]] = {}
+    for block in blocks(text):
+        above = [line[3:] for line in plain[: block.line] if line.startswith("## ")]
+        found.setdefault(above[-1] if above else "", []).append(block)
+    return found
+
+
 def prose(text: str) -> str:
     """A page without its fenced blocks; the lines keep their numbers."""
     lines = text.splitlines()
