@@ -117,7 +117,7 @@ def pages_with(language: str) -> list[Path]:
 
 
 def parts() -> Iterator[tuple[Path, str, list[Block]]]:
-    """Yield the blocks that one reader types: those of a page, of the recipes those of a section."""
+    """Yield what one reader types: the blocks of a page, or of one section of the recipes."""
     for page in pages_with("sh"):
         if page.name not in _NOT_IN_ORDER:
             by_section = sections(page.read_text("utf-8"))

@@ -128,7 +128,7 @@ def _files() -> dict[str, Any]:
     plan = {"op": "Const", "value": {"tasks": _PLAN}}
     return {
         "tasks.json": _PLAN,
-        "plan.json": {"tasks": _PLAN},
+        "plan.json": {"dag": _PLAN},
         "fixture.json": {"responses": _working(), "default": "APPROVED"},
         "graph.json": graph,
         "goal.json": {"n": 21},
