@@ -7,7 +7,9 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import venv
+from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -36,9 +38,17 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` of an environment with the wheel, and with what the wheel requires."""
-    environment = tmp_path_factory.mktemp("environment")
+def programs(wheel: Path) -> Iterator[Path]:
+    """The `bin` of an environment with the wheel, and with what the wheel requires.
+
+    Sandboxes of root run with other user ids, which must be able to read it.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield install(wheel, Path(folder))
+
+
+def install(wheel: Path, environment: Path) -> Path:
     venv.create(environment, symlinks=True)
     python = environment / "bin" / "python"
     pip = (sys.executable, "-m", "pip", "--python", str(python), "--quiet", "install", "--no-index")
