@@ -178,8 +178,18 @@ def _rename_work(data: dict[str, Any], field: str = "work") -> None:
         _rename(work, _WORK)
 
 
+def _derive_status(table: str, data: dict[str, Any]) -> dict[str, Any]:
+    """Version 3: the status of a task follows from its step, and is stored as a column only."""
+    if table == "tasks":
+        del data["status"]
+        escalation = data["escalation"]
+        if status := escalation.get("resume_as"):
+            escalation["resume_as"] = _STEP_OF_STATUS.get(status, "review_queued")
+    return data
+
+
 #: The first makes version 2 of version 1, and so on. They are never changed once released.
-UPGRADES: tuple[Upgrade, ...] = (_group_fields,)
+UPGRADES: tuple[Upgrade, ...] = (_group_fields, _derive_status)
 #: Where the table `kv` has the number.
 DATA_VERSION = "data_version"
 #: Tables with JSON in a row that may be written again, and its column.

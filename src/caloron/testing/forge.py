@@ -214,7 +214,7 @@ class InMemoryForge:
     ) -> Merged:
         pull = self._open(number)
         if pull.branch not in self.branches:
-            raise NotFound(f"there is no branch {pull.branch}")
+            raise StaleHead(f"there is no branch {pull.branch}")
         if pull.head != head:
             raise StaleHead(f"pull request #{number} is at {pull.head}")
         main = self.branches["main"]

@@ -1,7 +1,7 @@
 """The roles of work, and the ids of its pieces. Standard library only, so that `why` starts fast.
 
 A new role is one entry of `ROLES` and a prompt (`engine/runs/prepare.py`). Work of a task also
-has a `Step` (`Evaluation.step_of`) and a row of results (`domain/rules/results.py`).
+has a `Step` (`Evaluation.update_step`) and a row of results (`domain/rules/results.py`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from caloron.domain.model.roles import ROLES, Role
-from caloron.domain.model.status import FIRST_STEP, Status, Step
+from caloron.domain.model.status import Status, Step
 from caloron.domain.reporting.waiting import busy_slots, why_paused
 
 if TYPE_CHECKING:
@@ -19,10 +19,8 @@ def why(state: State, task: Task, now: float = 0.0) -> str:
 
     A limit of a provider that has passed by `now` is no reason any more.
     """
-    # States of other programs have no step.
-    step = task.step if task.step.status is task.status else FIRST_STEP[task.status]
     in_train = _why_in_train(state, task) if task.status is Status.IN_REVIEW else ""
-    line = in_train or _LINES[step]
+    line = in_train or _LINES[task.step]
     return line if isinstance(line, str) else line(state, task, now)
 
 

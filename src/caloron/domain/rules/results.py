@@ -13,7 +13,7 @@ from caloron.domain.model.feedback import Feedback, feedback_yaml, joined
 from caloron.domain.model.roles import ROLES, Role, WorkId
 from caloron.domain.model.snapshots import marker
 from caloron.domain.model.sprint import Unavailable
-from caloron.domain.model.status import Status, Step
+from caloron.domain.model.status import Step
 from caloron.domain.model.task import Task, Work
 from caloron.domain.reporting import forge_texts, work_log
 from caloron.domain.reporting.waiting import provider_of
@@ -141,7 +141,7 @@ def _publish_commit(evaluation: Evaluation, ended: Ended) -> None:
 def _verify_again(evaluation: Evaluation, ended: Ended) -> None:
     """Verify once more: a flaky test may have failed, which no change could fix."""
     task, reason = ended.task, "the fix round changed nothing: verified once more"
-    evaluation.move(task, Status.IN_REVIEW, reason)
+    evaluation.move(task, Step.VERIFYING, reason)
     evaluation.start_new(task, "verify", head=task.change.head, reason=reason, why=reason)
 
 
@@ -150,7 +150,7 @@ def _review_nothing(evaluation: Evaluation, ended: Ended) -> None:
     task = ended.task
     task.forgive()
     task.change.is_empty, task.change.head = True, ended.fact.head
-    evaluation.move(task, Status.IN_REVIEW, "the agent found nothing to change")
+    evaluation.move(task, Step.REVIEW_QUEUED, "the agent found nothing to change")
 
 
 def publish(evaluation: Evaluation, task: Task, head: str, *, again: bool = False) -> None:
@@ -163,7 +163,7 @@ def publish(evaluation: Evaluation, task: Task, head: str, *, again: bool = Fals
         change.pushed, change.repushes = "", change.repushes + 1
     old = change.pushed or (f"again-{change.repushes}" if again else "new")
     change.head, task.merge.stale_merges = head, 0
-    evaluation.move(task, Status.IN_PROGRESS)
+    evaluation.move(task, Step.PUBLISHING)
     pull = evaluation.state.pull_of(task)
     is_open = pull is not None and pull.state == "open"
     evaluation.do(
@@ -277,7 +277,7 @@ def _explanation(answer: str) -> str:
 def _resolve(evaluation: Evaluation, ended: Ended) -> None:
     """Have an agent resolve the conflict with main."""
     task, files = ended.task, ended.result.reason
-    evaluation.move(task, Status.IN_PROGRESS, f"conflict with main in {files}")
+    evaluation.move(task, Step.RESOLVING, f"conflict with main in {files}")
     evaluation.start_new(task, "resolve", head=task.change.head, reason=files)
 
 

@@ -21,7 +21,7 @@ from caloron.domain.model.snapshots import (
     without_markers,
 )
 from caloron.domain.model.sprint import Sprint, is_ours
-from caloron.domain.model.status import Status
+from caloron.domain.model.status import Step
 from caloron.domain.model.task import Task
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def send_back_or_escalate(
     rounds = evaluation.sprint.settings.max_fix_rounds
     if len(task.review.rejected) > rounds:
         reason = f"not approved after {rounds} fix rounds: {reason}"
-        evaluation.escalate(task, reason, fix, resume_as=Status.IN_PROGRESS)
+        evaluation.escalate(task, reason, fix, resume_as=Step.FIXING)
         return
-    evaluation.move(task, Status.IN_PROGRESS, reason)
+    evaluation.move(task, Step.FIXING, reason)
     evaluation.start(task, fix)

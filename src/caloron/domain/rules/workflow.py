@@ -163,7 +163,7 @@ def _one_pass(evaluation: Evaluation) -> None:
         follow(evaluation, rules)
     for rule in QUEUES:
         evaluation.apply("", rule.do)
-        evaluation.set_steps()
+        evaluation.update_steps()
 
 
 def follow(evaluation: Evaluation, rules: tuple[Rule[Any], ...]) -> None:
@@ -178,7 +178,7 @@ def follow(evaluation: Evaluation, rules: tuple[Rule[Any], ...]) -> None:
 def _follow_task(evaluation: Evaluation, task: Task, rules: tuple[Rule[Any], ...]) -> bool:
     """Apply the first rule that changes the task, again and again; True if one did."""
     for count in range(_MAX_PASSES):
-        task.step = evaluation.step_of(task)
+        evaluation.update_step(task)
         if not any(_apply(evaluation, task, rule) for rule in rules if task.step in rule.steps):
             return count > 0
     raise _never_settles(task.id, evaluation.applied[-1].rule.do)
@@ -191,9 +191,9 @@ def _apply(evaluation: Evaluation, task: Task, rule: Rule[Any]) -> bool:
         return False
     before, acted = task.copy(), len(evaluation.actions)
     evaluation.apply(task.id, rule.do, task, matched)
+    evaluation.update_step(task)
     if task == before and len(evaluation.actions) == acted:
         return False
-    task.step = evaluation.step_of(task)
     evaluation.applied.append(AppliedRule(rule, before.step, task.step))
     return True
 

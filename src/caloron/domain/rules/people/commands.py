@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from caloron.domain.model.effects import ReopenIssue, SeeBranch
 from caloron.domain.model.snapshots import CommentSnapshot, ReviewSnapshot, marker_key, moment
-from caloron.domain.model.status import Status
+from caloron.domain.model.status import Status, Step
 from caloron.domain.model.task import Task, Work
 from caloron.domain.rules.evaluation import Evaluation
 from caloron.domain.rules.results import open_pull
@@ -162,10 +162,10 @@ def handed_back(evaluation: Evaluation, task: Task, commit: str) -> None:
         task.change.adopt(commit)
         task.change.is_empty = False
         escalation.reset()
-    started = escalation.resume_as is not Status.PENDING
+    started = escalation.resume_as is not Step.WAITING
     evaluation.release(task, escalation.handback_by)
     if pushed and started and task.links.pull is None:
-        evaluation.move(task, Status.IN_PROGRESS)
+        evaluation.move(task, Step.PUBLISHING)
         open_pull(evaluation, task)
 
 
@@ -246,7 +246,7 @@ def _approve(evaluation: Evaluation, task: Task, comment: CommentSnapshot) -> st
     evaluation.note(task, f"{who} approved {pull.head[:12]}")
     if task.status is Status.ESCALATED:
         task.change.adopt(pull.head)
-        task.escalation.resume(None, Status.IN_REVIEW)
+        task.escalation.resume(None, Step.REVIEW_QUEUED)
         evaluation.release(task, who)
     return ""
 
