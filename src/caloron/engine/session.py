@@ -126,6 +126,7 @@ class Session:
                 created_at=SystemClock().now(),
                 parallel=parallel,
                 max_fix_rounds=config.max_fix_rounds,
+                require_human_review=config.require_human_review,
                 frameworks=FRAMEWORKS,
                 author=self.forge.author,
                 reviewer=self.forge.reviewer,
@@ -218,6 +219,8 @@ class Session:
             budget_usd=choices.budget_usd,
             allow_red=choices.allow_red,
             unsandboxed=choices.unsandboxed,
+            max_fix_rounds=self.project.config.max_fix_rounds,
+            require_human_review=self.project.config.require_human_review,
         )
         if before.planning.failure:
             # The user may have fixed main in the own repository.

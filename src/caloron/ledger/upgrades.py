@@ -180,12 +180,23 @@ def _rename_work(data: dict[str, Any], field: str = "work") -> None:
 
 def _derive_status(table: str, data: dict[str, Any]) -> dict[str, Any]:
     """Version 3: the status of a task follows from its step, and is stored as a column only."""
+    _forget(data, "queued_at")
     if table == "tasks":
         del data["status"]
         escalation = data["escalation"]
         if status := escalation.get("resume_as"):
             escalation["resume_as"] = _STEP_OF_STATUS.get(status, "review_queued")
+        approval = data["review"].pop("approval", None)
+        data["review"]["approvals"] = [approval] if approval else []
     return data
+
+
+def _forget(value: object, name: str) -> None:
+    """Remove a field wherever it is."""
+    if isinstance(value, dict):
+        value.pop(name, None)
+        for inner in value.values():
+            _forget(inner, name)
 
 
 #: The first makes version 2 of version 1, and so on. They are never changed once released.

@@ -37,6 +37,8 @@ class SprintSettings(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float = 0.0
     parallel: int = 4
     max_fix_rounds: int = 3
+    #: A person has to approve each merge.
+    require_human_review: bool = False
     frameworks: tuple[str, ...] = ()
     #: The framework of tasks that name none.
     framework: str = ""

@@ -127,8 +127,10 @@ class ReviewState(msgspec.Struct, kw_only=True):
     last_key: str = ""
     #: Keys of our verdicts that do not count any more.
     voided: tuple[str, ...] = ()
-    #: The approval of a head by the command `caloron:approve`.
-    approval: ReviewSnapshot | None = None
+    #: The approvals of a head by the command `caloron:approve`, one per person.
+    approvals: tuple[ReviewSnapshot, ...] = ()
+    #: The head for which people were asked for their approval.
+    asked_for: str = ""
     #: The head of the pull request, and the version and the time of its first snapshot.
     seen_head: str = ""
     seen_version: int = 0

@@ -96,6 +96,10 @@ def _why_publishing(_state: State, task: Task, _now: float) -> str:
     return "opening a pull request" if pushed else "its branch is being pushed"
 
 
+def _why_approval(_state: State, task: Task, _now: float) -> str:
+    return f"reviewed: waiting for a person to approve pull request #{task.links.pull}"
+
+
 def _why_in_queue(state: State, _task: Task, _now: float) -> str:
     unsettled = [other.plan.id for other in state.tasks.values() if other.merge.unverified]
     behind = f", after the merge of {unsettled[0]} is settled" if unsettled else ""
@@ -153,6 +157,7 @@ _LINES: dict[Step, str | Callable[[State, Task, float], str]] = {
     Step.MAIN_SUSPECT: _why_waiting,
     Step.REVIEWING: _why_working,
     Step.POSTING_VERDICT: "reviewed: the verdict is being posted",
+    Step.AWAITING_APPROVAL: _why_approval,
     Step.MERGE_QUEUED: _why_in_queue,
     Step.MERGE_VERIFYING: _why_working,
     Step.WAITING_FOR_CI: _why_waiting,

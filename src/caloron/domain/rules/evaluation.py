@@ -41,7 +41,7 @@ from caloron.domain.model.status import (
 )
 from caloron.domain.model.task import Task, Work
 from caloron.domain.reporting import forge_texts, work_log
-from caloron.domain.rules.verdicts import approved_head
+from caloron.domain.rules.verdicts import approved_head, awaits_approval
 
 _MAX_ACTS = 1000
 #: Work of the sprint itself is started before that of tasks, which wait for it.
@@ -297,6 +297,8 @@ class Evaluation:
             return Step.WAITING_FOR_CI
         if approved_head(self, task):
             return Step.MERGE_QUEUED
+        if awaits_approval(self, task):
+            return Step.AWAITING_APPROVAL
         return Step.POSTING_VERDICT if task.review.posted_for == head else Step.REVIEW_QUEUED
 
     def record_act(self, task: Task, act: str) -> None:

@@ -71,6 +71,21 @@ def start_review(evaluation: Evaluation, task: Task, _matched: bool) -> None:
     evaluation.start(task, evaluation.new_work(task, "review", head=task.change.head, log=log))
 
 
+def not_asked(_evaluation: Evaluation, task: Task) -> bool:
+    """The head needs the approval of a person who was not asked yet."""
+    return task.review.asked_for != task.change.head
+
+
+def ask_for_approval(evaluation: Evaluation, task: Task, _matched: bool) -> None:
+    """Ask in a comment on the pull request."""
+    task.review.asked_for = task.change.head
+    text = (
+        "A person has to approve this change before it is merged: approve this pull request, or"
+        " comment `caloron:approve`. A request for changes sends it back to its agent."
+    )
+    evaluation.comment(task, "approval", task.change.head[:12], text, on=task.links.pull)
+
+
 def advance_merge_queue(evaluation: Evaluation) -> None:
     """Let the next approved changes through: merge what is verified on this very main."""
     if post_merge_check.unsettled_merge(evaluation.state):

@@ -110,9 +110,15 @@ def run_plan(evaluation: Evaluation) -> None:
 
 
 def resumed(
-    sprint: Sprint, *, budget_usd: float | None, allow_red: bool, unsandboxed: bool
+    sprint: Sprint,
+    *,
+    budget_usd: float | None,
+    allow_red: bool,
+    unsandboxed: bool,
+    max_fix_rounds: int,
+    require_human_review: bool,
 ) -> Sprint:
-    """Return the sprint as a person resumes it: without its pause, and with new limits.
+    """Return the sprint as a person resumes it: without its pause, and with today's settings.
 
     A failed planning or a red main is tried once more; so is a retro without its model.
     """
@@ -123,6 +129,8 @@ def resumed(
         budget_usd=budget_usd or before.budget_usd,
         allow_red=before.allow_red or allow_red,
         unsandboxed=before.unsandboxed or unsandboxed,
+        max_fix_rounds=max_fix_rounds,
+        require_human_review=require_human_review,
     )
     if sprint.planning.failure:
         after.planning.failure = after.planning.failure_kind = ""

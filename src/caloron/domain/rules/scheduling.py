@@ -95,10 +95,14 @@ def _start(evaluation: Evaluation, task: Task) -> None:
 
 
 def needs_person(evaluation: Evaluation, task: Task) -> bool:
-    """True if the task is settled, or if it waits for a merge that only a person can release."""
+    """True if the task is over, or if it cannot move before a person acts."""
+    if task.step is Step.WAITING:
+        begun = (d for d in _dependencies(evaluation, task) if d.status is not Status.DONE)
+        return any(needs_person(evaluation, dependency) for dependency in begun)
     stuck = (
         task.status is Status.IN_REVIEW
         and not task.work
         and post_merge_check.is_stuck(evaluation.state)
     )
-    return task.status in SETTLED or stuck or verification.waits_for_main(evaluation.sprint, task)
+    awaits = task.status in SETTLED or task.step is Step.AWAITING_APPROVAL
+    return awaits or stuck or verification.waits_for_main(evaluation.sprint, task)

@@ -58,7 +58,13 @@ RUNNING = OPEN - {Step.ESCALATED}
 NOT_STARTED = frozenset({Step.WAITING, Step.BLOCKED, Step.READY})
 IN_REVIEW = frozenset(step for step in Step if step.status is Status.IN_REVIEW)
 #: In review, and nothing is under way for the task.
-IDLE = {Step.REVIEW_QUEUED, Step.POSTING_VERDICT, Step.MERGE_QUEUED, Step.WAITING_FOR_CI}
+IDLE = {
+    Step.REVIEW_QUEUED,
+    Step.POSTING_VERDICT,
+    Step.AWAITING_APPROVAL,
+    Step.MERGE_QUEUED,
+    Step.WAITING_FOR_CI,
+}
 AFTER_MERGE = {Step.MERGED_UNVERIFIED, Step.REVERTING, Step.REVERTED}
 #: A head that is in review: it waits, or it was approved or answered already.
 HEAD_IN_REVIEW = IDLE | {Step.PUBLISHING}
@@ -121,7 +127,7 @@ REVIEW: tuple[Rule[Any], ...] = (
     ),
     Rule(IDLE, queue.change_missing, queue.escalate_missing, {Step.ESCALATED}),
     Rule(
-        {Step.REVIEW_QUEUED, Step.POSTING_VERDICT},
+        {Step.REVIEW_QUEUED, Step.POSTING_VERDICT, Step.AWAITING_APPROVAL},
         queue.not_verified,
         queue.start_verification,
         {Step.VERIFYING},
@@ -133,6 +139,7 @@ REVIEW: tuple[Rule[Any], ...] = (
         {Step.MERGE_VERIFYING},
     ),
     Rule(IDLE, queue.not_reviewed, queue.start_review, {Step.REVIEWING}),
+    Rule({Step.AWAITING_APPROVAL}, queue.not_asked, queue.ask_for_approval),
 )
 
 #: Tasks share main and the slots: these rules look at all of them at once.

@@ -113,6 +113,8 @@ def _over(task: Task) -> str:
 
 def _resolved(evaluation: Evaluation, task: Task, comment: CommentSnapshot) -> str:
     if task.status is not Status.ESCALATED:
+        if task.step is Step.AWAITING_APPROVAL:
+            return f"its change waits for an approval; `{APPROVE}` approves it"
         return _over(task) or f"task `{task.id}` does not wait for a person"
     _hand_back(evaluation, task, comment)
     return ""
@@ -234,7 +236,7 @@ def _approve(evaluation: Evaluation, task: Task, comment: CommentSnapshot) -> st
     if moment(comment.version) <= moment(task.review.seen_version):
         # The head may not have been there yet; in doubt it was not.
         return f"the branch moved since, to {pull.head[:12]}; look at that and say it again"
-    task.review.approval = ReviewSnapshot(
+    approval = ReviewSnapshot(
         version=comment.version,
         # Forges number comments and reviews separately.
         id=-comment.id,
@@ -243,6 +245,8 @@ def _approve(evaluation: Evaluation, task: Task, comment: CommentSnapshot) -> st
         verdict="approved",
         author=who,
     )
+    others = (a for a in task.review.approvals if a.head == pull.head and a.author != who)
+    task.review.approvals = (*others, approval)
     evaluation.note(task, f"{who} approved {pull.head[:12]}")
     if task.status is Status.ESCALATED:
         task.change.adopt(pull.head)
