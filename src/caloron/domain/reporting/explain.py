@@ -20,7 +20,7 @@ def why(state: State, task: Task, now: float = 0.0) -> str:
     A limit of a provider that has passed by `now` is no reason any more.
     """
     in_train = _why_in_train(state, task) if task.status is Status.IN_REVIEW else ""
-    line = in_train or _LINES[task.step]
+    line = in_train or _LINES.get(task.step, _why_working)
     return line if isinstance(line, str) else line(state, task, now)
 
 
@@ -143,23 +143,17 @@ def _why_escalated(_state: State, task: Task, _now: float) -> str:
     return f"{task.reason}; comment `resolved` on issue #{issue} to go on"
 
 
+#: Steps of work have none: its role says what happens.
 _LINES: dict[Step, str | Callable[[State, Task, float], str]] = {
     Step.WAITING: _why_pending,
     Step.BLOCKED: _reason,
     Step.READY: _why_ready,
-    Step.IMPLEMENTING: _why_working,
-    Step.FIXING: _why_working,
-    Step.RESOLVING: _why_working,
-    Step.CHECKING: _why_working,
     Step.PUBLISHING: _why_publishing,
     Step.REVIEW_QUEUED: "waiting for a review",
-    Step.VERIFYING: _why_working,
     Step.MAIN_SUSPECT: _why_waiting,
-    Step.REVIEWING: _why_working,
     Step.POSTING_VERDICT: "reviewed: the verdict is being posted",
     Step.AWAITING_APPROVAL: _why_approval,
     Step.MERGE_QUEUED: _why_in_queue,
-    Step.MERGE_VERIFYING: _why_working,
     Step.WAITING_FOR_CI: _why_waiting,
     Step.MERGING: "being merged",
     Step.MERGED_UNVERIFIED: "merged, main is being verified again",

@@ -283,7 +283,7 @@ class Evaluation:
             approved = work.batch or approved_head(self, task)
             return Step.MERGE_VERIFYING if approved else Step.VERIFYING
         if work:
-            return STEP_BY_ROLE[work.role]
+            return ROLES[work.role].step or task.step
         in_progress = task.status is Status.IN_PROGRESS
         return Step.PUBLISHING if in_progress else self._step_in_review(task)
 
@@ -524,15 +524,6 @@ class Evaluation:
     def close_escalation(self, task: Task) -> None:
         cause = f"incident-{task.escalation.number}"
         self.close_issue(task.escalation.issue, cause, task)
-
-
-STEP_BY_ROLE: dict[Role, Step] = {
-    "implement": Step.IMPLEMENTING,
-    "fix": Step.FIXING,
-    "resolve": Step.RESOLVING,
-    "check": Step.CHECKING,
-    "review": Step.REVIEWING,
-}
 
 
 def _number(seen: IssueSnapshot | PullSnapshot | CommentSnapshot) -> int:

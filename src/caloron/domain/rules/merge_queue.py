@@ -79,6 +79,7 @@ def not_asked(_evaluation: Evaluation, task: Task) -> bool:
 def ask_for_approval(evaluation: Evaluation, task: Task, _matched: bool) -> None:
     """Ask in a comment on the pull request."""
     task.review.asked_for = task.change.head
+    evaluation.note(task, "reviewed: a person has to approve it")
     text = (
         "A person has to approve this change before it is merged: approve this pull request, or"
         " comment `caloron:approve`. A request for changes sends it back to its agent."

@@ -8,7 +8,7 @@ from caloron.domain.model.effects import CreateIssue
 from caloron.domain.model.facts import WorkEnded, classify
 from caloron.domain.model.plan import PlannedTask, PlanProblem, find_plan, parse_plan
 from caloron.domain.model.roles import WorkId
-from caloron.domain.model.sprint import Sprint, branch_name, enter
+from caloron.domain.model.sprint import RuleSettings, Sprint, branch_name, enter
 from caloron.domain.model.task import Change, Task, Times, Work
 from caloron.domain.reporting import forge_texts
 from caloron.domain.rules import verification
@@ -115,8 +115,7 @@ def resumed(
     budget_usd: float | None,
     allow_red: bool,
     unsandboxed: bool,
-    max_fix_rounds: int,
-    require_human_review: bool,
+    rules: RuleSettings,
 ) -> Sprint:
     """Return the sprint as a person resumes it: without its pause, and with today's settings.
 
@@ -129,8 +128,7 @@ def resumed(
         budget_usd=budget_usd or before.budget_usd,
         allow_red=before.allow_red or allow_red,
         unsandboxed=before.unsandboxed or unsandboxed,
-        max_fix_rounds=max_fix_rounds,
-        require_human_review=require_human_review,
+        rules=rules,
     )
     if sprint.planning.failure:
         after.planning.failure = after.planning.failure_kind = ""

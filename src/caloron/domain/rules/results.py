@@ -18,7 +18,7 @@ from caloron.domain.model.task import Task, Work
 from caloron.domain.reporting import forge_texts, work_log
 from caloron.domain.reporting.waiting import provider_of
 from caloron.domain.rules import merge_queue, post_merge_check
-from caloron.domain.rules.evaluation import STEP_BY_ROLE, Evaluation
+from caloron.domain.rules.evaluation import Evaluation
 from caloron.domain.rules.verdicts import has_both, parse_verdict, send_back_or_escalate
 from caloron.domain.rules.verification import (
     main_is_not_suspect,
@@ -346,11 +346,11 @@ def _any(_ended: Ended) -> bool:
 
 
 _STEPS: dict[Role, Set[Step]] = {
-    **{role: {step} for role, step in STEP_BY_ROLE.items()},
+    **{role: {spec.step} for role, spec in ROLES.items() if spec.step},
     "verify": {Step.VERIFYING, Step.MERGE_VERIFYING},
 }
-_WRITING = _STEPS["implement"] | _STEPS["fix"] | _STEPS["resolve"]
-_JUDGING = _STEPS["review"] | _STEPS["check"]
+_WRITING = {spec.step for spec in ROLES.values() if spec.step and spec.writes_code}
+_JUDGING = {spec.step for spec in ROLES.values() if spec.step and spec.gives_verdict}
 _WORKING = _WRITING | _JUDGING | _STEPS["verify"]
 
 #: What follows from the end of work; the first row whose result matches is applied.

@@ -110,7 +110,7 @@ class ReviewPolicy(msgspec.Struct, frozen=True, kw_only=True):
 def policy_of(sprint: Sprint, task: Task | None) -> ReviewPolicy:
     """Return the policy for the change of a task; a task can only ask for more."""
     by_task = task is not None and task.plan.require_human_review
-    return ReviewPolicy(people=int(sprint.settings.require_human_review or by_task))
+    return ReviewPolicy(people=int(sprint.settings.rules.require_human_review or by_task))
 
 
 def last_word(evaluation: Evaluation, task: Task, pull: PullSnapshot) -> ReviewSnapshot | None:
@@ -219,7 +219,7 @@ def send_back_or_escalate(
         log=verified.log if verified else "",
         onto_main=red or onto_main,
     )
-    rounds = evaluation.sprint.settings.max_fix_rounds
+    rounds = evaluation.sprint.settings.rules.max_fix_rounds
     if len(task.review.rejected) > rounds:
         reason = f"not approved after {rounds} fix rounds: {reason}"
         evaluation.escalate(task, reason, fix, resume_as=Step.FIXING)
