@@ -10,6 +10,7 @@ import msgspec
 import yaml
 from msgspec import Meta
 
+from caloron.domain.model.merge import MergeStyle
 from caloron.errors import NotFound, StoreError, UsageError
 from caloron.ids import ID_FORM, ID_WORDS
 
@@ -146,6 +147,8 @@ class ProjectConfig(msgspec.Struct, kw_only=True):
     stall_threshold_m: Minutes = 20.0
     probe_grace_s: Seconds = 300.0
     max_fix_rounds: Rounds = 3
+    #: How a change gets onto main: a `merge` commit, one commit (`squash`), or its own (`rebase`).
+    merge_style: MergeStyle = "merge"
     lease_s: Seconds = 30.0
     poll_s: Seconds = 1.0
     output_cap_mb: Megabytes = 64

@@ -97,6 +97,8 @@ class Change(msgspec.Struct, kw_only=True):
     is_empty: bool = False
     #: How often a branch that was deleted was pushed again.
     repushes: int = 0
+    #: The agents' descriptions: of the whole change, then of each later round.
+    summaries: tuple[str, ...] = ()
 
     def adopt(self, commit: str) -> None:
         """Take a commit that is on the forge as the change."""
@@ -116,6 +118,15 @@ class Attempts(msgspec.Struct, kw_only=True):
         self.failures = 0
 
 
+class Criterion(msgspec.Struct, frozen=True, kw_only=True):
+    """A reviewer's answer about one acceptance criterion."""
+
+    #: Its place in the list of the task, from 1.
+    number: int
+    met: bool
+    reason: str = ""
+
+
 class ReviewState(msgspec.Struct, kw_only=True):
     """The review rounds of a task and the verdicts on its heads."""
 
@@ -130,6 +141,9 @@ class ReviewState(msgspec.Struct, kw_only=True):
     voided: tuple[str, ...] = ()
     #: The approval of a head by the command `caloron:approve`.
     approval: ReviewSnapshot | None = None
+    #: The reviewer's answers about the acceptance criteria, and the head they are about.
+    criteria: tuple[Criterion, ...] = ()
+    criteria_head: str = ""
     #: The head of the pull request, and the version and the time of its first snapshot.
     seen_head: str = ""
     seen_version: int = 0
@@ -260,6 +274,9 @@ class TaskLog(msgspec.Struct, kw_only=True):
     reported: int = 0
     #: How often the task's agent was started for it, as reported last.
     cycle: int = 0
+    #: How often the pull request was described, and a digest of the last description.
+    descriptions: int = 0
+    described: str = ""
     #: The last feedback of its agents, with the blockers of all.
     feedback: Feedback | None = None
 

@@ -122,7 +122,7 @@ def verified_merge(mirror: Mirror, effect: Merge, message: str) -> str:
     """The commit whose tree was verified, as the effect describes it; empty if there is none."""
     if not (effect.tree and mirror.has(effect.base) and mirror.has(effect.head)):
         return ""
-    merged = mirror.merge(effect.base, effect.head, message)
+    merged = mirror.merge(effect.base, effect.head, message, style=effect.style)
     return merged.commit if isinstance(merged, Merged) and merged.tree == effect.tree else ""
 
 

@@ -20,7 +20,6 @@ from caloron.domain.model.merge import Link
 from caloron.domain.model.roles import CODE_ROLES, PLANNER, ROLES, SPRINT_ROLES, Role
 from caloron.domain.model.sprint import State
 from caloron.domain.model.task import Task, Work
-from caloron.domain.reporting.forge_texts import merge_message_for
 from caloron.engine.agent_dirs import AgentDirs
 from caloron.engine.forge.connect import NOTE
 from caloron.engine.runs.run_dirs import AttemptRecord
@@ -126,7 +125,7 @@ class AttemptPreparer:
         work, task = start.work, state.tasks.get(start.task)
         self._fetch(state, task, work)
         if work.role == "verify":
-            return self._verification(state, start, token, run_dir)
+            return self._verification(state.tasks.get(start.task), start, token, run_dir)
         return self._agent(state, task, work, run_dir, budget_usd)
 
     def _fetch(self, state: State, task: Task | None, work: Work) -> None:
@@ -141,7 +140,7 @@ class AttemptPreparer:
                 self.mirror.fetch_head(head, *places[head])
 
     def _verification(
-        self, state: State, start: StartWork, token: int, run_dir: Path
+        self, task: Task | None, start: StartWork, token: int, run_dir: Path
     ) -> PreparedProcess | WorkEnded:
         """Prepare the project's own test in a clean checkout of the merged result, or of main."""
         work = start.work
@@ -149,8 +148,8 @@ class AttemptPreparer:
         chain: list[Link] = []
         conflicts: tuple[str, ...] = ()
         for head in work.batch or ((work.head,) if work.head else ()):
-            message = self._clean(merge_message_for(state, head))
-            merged = self.mirror.merge(commit, head, message)
+            # The message of the commit that lands contains the result of this verification.
+            merged = self.mirror.merge(commit, head, f"Verify {head[:12]}")
             if isinstance(merged, Conflict):
                 conflicts += printable_names(merged.files)
             else:
@@ -163,7 +162,6 @@ class AttemptPreparer:
             return _replace(ended, conflicts=conflicts)
         links, tree = tuple(chain) if work.batch else (), self.mirror.tree(commit)
         ended = _replace(ended, tree=tree, chain=links)
-        task = state.tasks.get(start.task)
         try:
             if not task and self.workspaces.setup.is_empty(base):
                 return _replace(ended, tree="", skipped="none")
@@ -322,7 +320,9 @@ class AttemptPreparer:
             case "resolve":
                 asked["conflicts"] = printable_names(place.conflicts)
             case "implement":
-                asked["issue"] = task.links.issue or 0
+                # A commit that names the number of a local forge means another issue elsewhere.
+                numbered = not state.sprint.settings.forge_is_local
+                asked["issue"] = (task.links.issue or 0) if numbered else 0
         return self._clean(prompting.for_task(work.role, **asked))
 
     def _clean(self, prompt: str) -> str:
