@@ -10,7 +10,7 @@ from hashlib import sha256
 
 from caloron.domain.model.snapshots import inert, marker, with_section
 from caloron.domain.model.sprint import Sprint
-from caloron.domain.model.task import Task
+from caloron.domain.model.task import Criterion, Task
 from caloron.domain.reporting.kpis import verification_of
 
 #: The prefix of the keys of effects that are still done for a discarded sprint.
@@ -115,16 +115,19 @@ def _without_tags(text: str) -> str:
     return _TAG.sub("<\u200b", text)
 
 
-def _criteria(task: Task) -> list[str]:
-    """Return the acceptance criteria, ticked as the reviewer of this head ticked them."""
+def criteria_of(task: Task) -> list[tuple[str, Criterion | None]]:
+    """Return the acceptance criteria, with the answers of the reviewer about this head."""
     current = task.review.criteria_head == task.change.head
     answers = {c.number: c for c in task.review.criteria} if current else {}
+    return [(text, answers.get(number)) for number, text in enumerate(task.plan.acceptance, 1)]
+
+
+def _criteria(task: Task) -> list[str]:
     lines = []
-    for number, criterion in enumerate(task.plan.acceptance, 1):
-        answer = answers.get(number)
+    for criterion, answer in criteria_of(task):
         reason = f" ({answer.reason})" if answer and answer.reason else ""
         mark = "x" if answer and answer.met else " "
-        lines.append(f"[{mark}] {_one_line(criterion)}{_one_line(reason)}")
+        lines.append(f"[{mark}] {_one_line(criterion + reason)}")
     return lines
 
 

@@ -51,8 +51,9 @@ def parse_verdict(answer: str) -> str | None:
 
 
 _BOX = re.compile(r"[\s>*-]*(?:(\d{1,3})[.):]*\s+)?\[([ xX])\]\s*(.*)")
-_NUMBER = re.compile(r"#?(\d{1,3})\b[.):]*")
-_AROUND = " \t*_-:.,;"
+_NUMBER = re.compile(r"(?:criterion )?[#(*]*(\d{1,3})\b[.):*]*", re.IGNORECASE)
+#: Also the dashes of typographers.
+_AROUND = " \t*_-:.,;\u2013\u2014"
 _LONGEST_REASON = 300
 
 
