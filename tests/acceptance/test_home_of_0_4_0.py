@@ -106,7 +106,7 @@ def on_main(home: Home, project: str) -> tuple[dict[str, str], list[str]]:
     files = {name: git("show", f"main:{name}") for name in names if name != "README.md"}
     subjects = git("log", "--first-parent", "--reverse", "--format=%s", "main").splitlines()
     # Version 0.4.0 wrote the number of the pull request.
-    form = re.compile(r"Merge (?:pull request #\d+: )?(\[.*)")
+    form = re.compile(r"Merge (?:pull request #\d+: )?(.*)")
     merges = [match[1] for match in map(form.fullmatch, subjects) if match]
     return files, merges
 

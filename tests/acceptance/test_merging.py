@@ -116,7 +116,7 @@ def test_a_merge_that_turned_main_red_is_reverted_and_comes_back_fixed(blind: Ho
     (issue,) = [i for i in blind.issues() if i["task"] == "a"]
     assert issue["state"] == "closed"
     subjects = blind.git("log", "--first-parent", "--format=%s", "main").decode().splitlines()
-    assert sum("Revert #" in subject for subject in subjects) == 1
+    assert sum("Revert [a]" in subject for subject in subjects) == 1
 
 
 def test_a_merge_that_cannot_be_reverted_needs_a_person_and_blocks_other_merges(

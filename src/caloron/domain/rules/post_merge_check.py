@@ -60,7 +60,7 @@ def landed_merge(state: State, task: Task) -> LandedMerge | None:
         return None
     return LandedMerge(
         commit=pull.merge_commit,
-        merged_as=forge_texts.merge_message(pull.number, forge_texts.pull_title(task)),
+        merged_as=forge_texts.merge_message(state.sprint, task, pull.number),
         head=pull.head,
         base=verified.base if verified else "",
     )
