@@ -166,7 +166,7 @@ def merge_message(sprint: Sprint, task: Task, pull: int) -> str:
         " ".join(subject.split()),
         inert("\n\n".join(task.change.summaries)),
         inert("\n".join(("Acceptance:", *_criteria(task)))) if task.plan.acceptance else "",
-        inert(f"Verified: {verification}") if (verification := _verification(task)) else "",
+        inert(f"Verification: {verification}") if (verification := _verification(task)) else "",
         commit_trailers(task.id),
     )
     return "\n\n".join(filter(None, parts)) + "\n"
