@@ -231,6 +231,9 @@ class Conversation(msgspec.Struct, kw_only=True):
 
     #: Comments that were handled, or are older than the escalation.
     handled: tuple[str, ...] = ()
+    #: Comments and remarks that no agent has read yet, and the number of answers to such.
+    unread: tuple[str, ...] = ()
+    answers: int = 0
     #: Comments up to this version are older than the task's issue or pull request.
     since_version: int = 0
     #: The version of the issue that was read last, and how often people changed its text.

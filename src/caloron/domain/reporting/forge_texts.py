@@ -6,6 +6,7 @@ Text of agents comes last in what it is part of, or is closed: it changes nothin
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from hashlib import sha256
 
 from caloron.domain.model.snapshots import inert, marker, with_section
@@ -165,7 +166,7 @@ def merge_message(sprint: Sprint, task: Task, pull: int) -> str:
         " ".join(subject.split()),
         inert("\n\n".join(task.change.summaries)),
         inert("\n".join(("Acceptance:", *_criteria(task)))) if task.plan.acceptance else "",
-        inert(f"Verified: {verification}") if (verification := _verification(task)) else "",
+        inert(f"Verification: {verification}") if (verification := _verification(task)) else "",
         commit_trailers(task.id),
     )
     return "\n\n".join(filter(None, parts)) + "\n"
@@ -215,6 +216,14 @@ def escalation_body(sprint: Sprint, task: Task, reason: str) -> str:
         f"**Reason:** {unmarked(reason)}\n\n"
         "When the cause is gone, comment `resolved` here; the task then goes on.\n\n"
         f"{marker(key)}"
+    )
+
+
+def unread_note(authors: Iterable[str]) -> str:
+    """Return what a completed task says about comments that came too late."""
+    return (
+        f"No agent read the last comments of {', '.join(sorted(authors))}. For another change start"
+        " a sprint, or open an issue with the label `caloron:task`."
     )
 
 

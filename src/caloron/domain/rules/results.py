@@ -40,6 +40,8 @@ _MOST_LATER_ROUNDS = 4
 _LONGEST_REASON = 500
 #: For a provider that does not say how long to wait.
 _PROVIDER_BACKOFF = Backoff(60.0, 3600.0)
+#: After these results an agent has read its whole prompt.
+_ANSWERED = ("committed", "unchanged", "answered")
 _replace = msgspec.structs.replace
 
 
@@ -75,6 +77,9 @@ def work_ended(evaluation: Evaluation, fact: WorkEnded) -> None:
     task.work = None
     ended = Ended(task, work, fact, classify(fact))
     work_log.ended(task, fact.item, work_log.outcome_of(fact, ended.result), fact.head)
+    if ended.result.kind in _ANSWERED:
+        unread = task.conversation.unread
+        task.conversation.unread = tuple(c for c in unread if c not in fact.comments)
     if fact.session and ROLES[fact.role].writes_code:
         task.attempts.session = fact.session
     if fact.provider_error == "overflow":

@@ -92,6 +92,7 @@ class AttemptCollector:
             limit_hit=over,
             answer=_answer(work.role, report.text),
             summary=_summary(work.role, report),
+            comments=record.comments,
             head=head,
             base=record.base,
             conflicts=conflicts,

@@ -20,6 +20,7 @@ from caloron.domain.model.merge import Link
 from caloron.domain.model.roles import CODE_ROLES, PLANNER, ROLES, SPRINT_ROLES, Role
 from caloron.domain.model.sprint import State
 from caloron.domain.model.task import Task, Work
+from caloron.domain.rules.people.commands import for_prompt
 from caloron.engine.agent_dirs import AgentDirs
 from caloron.engine.forge.connect import NOTE
 from caloron.engine.runs.run_dirs import AttemptRecord
@@ -214,7 +215,10 @@ class AttemptPreparer:
         session = task.attempts.session if task and work.role in CODE_ROLES else ""
         place = self.workspaces.prepare(state, task, work, run_dir, restore=bool(session))
         sandbox = self.policy.sandbox
-        prompt = self._prompt(state, task, work, place, restarted=bool(place.restored))
+        comments, read = for_prompt(state, task) if task else ("", ())
+        prompt = self._prompt(
+            state, task, work, place, comments=comments, restarted=bool(place.restored)
+        )
         opening = prompting.opened(
             *self.context.agent_dirs.opening(_who(task, work.role), work.item)
         )
@@ -250,6 +254,7 @@ class AttemptPreparer:
                 conflicts=place.conflicts,
                 framework=framework,
                 budget_usd=budget_usd,
+                comments=read,
                 products=(*place.commands.products, *place.products),
             ),
             watch=self.policy.watch(place.workspace, place.home),
@@ -279,6 +284,7 @@ class AttemptPreparer:
         work: Work,
         place: PreparedWorkspace,
         *,
+        comments: str,
         restarted: bool,
     ) -> str:
         nonce, sprint = secrets.token_hex(4), state.sprint
@@ -309,6 +315,7 @@ class AttemptPreparer:
             "goal": sprint.goal,
             "restarted": restarted,
             "note": work.previous_failure,
+            "comments": comments,
             "touches": task.plan.files if work.role in CODE_ROLES else (),
         }
         match work.role:
