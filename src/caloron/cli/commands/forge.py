@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from caloron.cli.app import Answer, DryRun, attributes, group, planned
+from caloron.cli.app import Answer, DryRun, Number, attributes, group, planned
 from caloron.cli.format import one_line
 from caloron.cli.output import is_terminal
 from caloron.cli.render import aligned, unmarked
@@ -41,7 +41,7 @@ _MARKER_LINE = re.compile(r"\n*<!-- caloron:[^\s<>]+ -->|<!-- /?caloron-section:
 #: A zero-width space, which keeps agents' words from becoming mentions and references.
 _ZERO_WIDTH = "\u200b"
 
-_number = click.argument("number", type=click.IntRange(min=1))
+_number = click.argument("number", type=Number(1))
 _state = click.option(
     "--state",
     type=click.Choice(("open", "closed", "merged", "all")),
@@ -106,27 +106,19 @@ def _open(paths: ProjectPaths) -> Forge:
     return open_forge(load_project(paths.name))
 
 
-@group()
+@group(examples=["caloron issue list --state open", "caloron issue comment 7 resolved"])
 def issue() -> None:
     """Read, comment and close issues on the forge of a project.
 
     The engine reacts at once: closing the issue of a task cancels the task, and the comment
     `resolved` on an escalation lets its task continue.
-
-    Examples:
-      caloron issue list --state open
-      caloron issue comment 7 resolved
     """
 
 
-@issue.command("list", project=True)
+@issue.command("list", project=True, examples=["caloron issue list --state open --output json"])
 @_state
 def list_issues(state: State, project: str | None) -> Answer:
-    """List the issues.
-
-    Example:
-      caloron issue list --state open --output json
-    """
+    """List the issues."""
     with _forge_of(project) as forge:
         issues = forge.issues(state)
         data = [issue_data(issue, forge) for issue in issues]
@@ -134,14 +126,10 @@ def list_issues(state: State, project: str | None) -> Answer:
     return Answer({"issues": data}, lambda: _table(head, issues, data) or "No issues.")
 
 
-@issue.command("show", project=True)
+@issue.command("show", project=True, examples=["caloron issue show 3"])
 @_number
 def show_issue(number: int, project: str | None) -> Answer:
-    """Show one issue with its comments.
-
-    Example:
-      caloron issue show 3
-    """
+    """Show one issue with its comments."""
     with _forge_of(project) as forge:
         issue, comments = forge.issue(number), forge.comments(number)
         data = issue_data(issue, forge)
@@ -152,16 +140,16 @@ def show_issue(number: int, project: str | None) -> Answer:
     return Answer(data, lambda: _page(issue, data["url"], about, [], comments))
 
 
-@issue.command("comment", project=True, dry_run=True)
+@issue.command(
+    "comment",
+    project=True,
+    dry_run=True,
+    examples=["caloron issue comment 7 resolved", "caloron issue comment 7 - < notes.md"],
+)
 @_number
 @click.argument("text")
 def comment_issue(number: int, text: str, dry_run: bool, project: str | None) -> Answer | DryRun:
-    """Comment on an issue or a pull request; TEXT `-` is read from standard input.
-
-    Examples:
-      caloron issue comment 7 resolved
-      caloron issue comment 7 - < notes.md
-    """
+    """Comment on an issue or a pull request; TEXT `-` is read from standard input."""
     body = sys.stdin.buffer.read().decode("utf-8", "replace") if text == "-" else text
     if not body.strip():
         raise UsageError(f"the comment on #{number} is empty", hint="give some text")
@@ -174,25 +162,17 @@ def comment_issue(number: int, text: str, dry_run: bool, project: str | None) ->
     return Answer(data, f"Commented on #{number} as {written.author}.")
 
 
-@issue.command("close", project=True, dry_run=True)
+@issue.command("close", project=True, dry_run=True, examples=["caloron issue close 3"])
 @_number
 def close_issue(number: int, dry_run: bool, project: str | None) -> Answer | DryRun:
-    """Close an issue; closing the issue of a task cancels the task.
-
-    Example:
-      caloron issue close 3
-    """
+    """Close an issue; closing the issue of a task cancels the task."""
     return _change_issue("close", number, dry_run, project)
 
 
-@issue.command("reopen", project=True, dry_run=True)
+@issue.command("reopen", project=True, dry_run=True, examples=["caloron issue reopen 3"])
 @_number
 def reopen_issue(number: int, dry_run: bool, project: str | None) -> Answer | DryRun:
-    """Open a closed issue again.
-
-    Example:
-      caloron issue reopen 3
-    """
+    """Open a closed issue again."""
     return _change_issue("reopen", number, dry_run, project)
 
 
@@ -205,27 +185,24 @@ def _change_issue(verb: str, number: int, dry_run: bool, project: str | None) ->
         return Answer(issue_data(changed, forge), f"Issue #{number} is {changed.state}.")
 
 
-@group()
+@group(
+    examples=[
+        "caloron pr diff 5",
+        'caloron pr review 5 --request-changes "Please keep the old name as an alias"',
+    ]
+)
 def pr() -> None:
     """Read, review and merge pull requests on the forge of a project.
 
     The engine reacts at once: a task whose pull request you merge is done, and a task whose
     changes you request goes back to its agent with your text.
-
-    Examples:
-      caloron pr diff 5
-      caloron pr review 5 --request-changes "Please keep the old name as an alias"
     """
 
 
-@pr.command("list", project=True)
+@pr.command("list", project=True, examples=["caloron pr list --state merged"])
 @_state
 def list_pulls(state: State, project: str | None) -> Answer:
-    """List the pull requests.
-
-    Example:
-      caloron pr list --state merged
-    """
+    """List the pull requests."""
     with _forge_of(project) as forge:
         pulls = forge.pulls(state)
         data = [pull_data(pull, forge) for pull in pulls]
@@ -233,14 +210,10 @@ def list_pulls(state: State, project: str | None) -> Answer:
     return Answer({"pull_requests": data}, lambda: _table(head, pulls, data) or "No pull requests.")
 
 
-@pr.command("show", project=True)
+@pr.command("show", project=True, examples=["caloron pr show 5"])
 @_number
 def show_pull(number: int, project: str | None) -> Answer:
-    """Show one pull request with its reviews and comments.
-
-    Example:
-      caloron pr show 5
-    """
+    """Show one pull request with its reviews and comments."""
     with _forge_of(project) as forge:
         pull = forge.pull(number)
         reviews, comments = forge.reviews(number), forge.comments(number)
@@ -259,20 +232,24 @@ def show_pull(number: int, project: str | None) -> Answer:
     return Answer(data, lambda: _page(pull, data["url"], about, reviews, comments))
 
 
-@pr.command("diff", project=True)
+@pr.command("diff", project=True, examples=["caloron pr diff 5 | less"])
 @_number
 def diff_pull(number: int, project: str | None) -> Answer:
-    """Show the changes of a pull request.
-
-    Example:
-      caloron pr diff 5 | less
-    """
+    """Show the changes of a pull request."""
     with _forge_of(project) as forge:
         diff = forge.diff(number)
     return Answer({"number": number, "diff": diff}, diff.rstrip("\n"), raw=not is_terminal())
 
 
-@pr.command("review", project=True, dry_run=True)
+@pr.command(
+    "review",
+    project=True,
+    dry_run=True,
+    examples=[
+        "caloron pr review 5 --approve",
+        'caloron pr review 5 --request-changes "An empty list must not crash"',
+    ],
+)
 @_number
 @click.option("--approve", is_flag=True, help="Approve the change as it is.")
 @click.option("--request-changes", metavar="TEXT", help="Request changes; TEXT goes to the agent.")
@@ -285,12 +262,7 @@ def review_pull(
     dry_run: bool,
     project: str | None,
 ) -> Answer | DryRun:
-    """Review the newest commit of a pull request.
-
-    Examples:
-      caloron pr review 5 --approve
-      caloron pr review 5 --request-changes "An empty list must not crash"
-    """
+    """Review the newest commit of a pull request."""
     verdict, body = _verdict(approve, request_changes, remark)
     with _open_pull(number, "reviewed", project, dry_run) as (forge, pull):
         if dry_run:
@@ -301,14 +273,10 @@ def review_pull(
     return Answer(data, f"Pull request #{number}: {words} at {pull.head[:12]}.")
 
 
-@pr.command("merge", project=True, dry_run=True)
+@pr.command("merge", project=True, dry_run=True, examples=["caloron pr merge 5"])
 @_number
 def merge_pull(number: int, dry_run: bool, project: str | None) -> Answer | DryRun:
-    """Merge a pull request as it is now, on your own responsibility.
-
-    Example:
-      caloron pr merge 5
-    """
+    """Merge a pull request as it is now, on your own responsibility."""
     with _open_pull(number, "merged", project, dry_run) as (forge, pull):
         if dry_run:
             return _planned("merge", pull)
@@ -317,14 +285,10 @@ def merge_pull(number: int, dry_run: bool, project: str | None) -> Answer | DryR
     return Answer(data, f"Pull request #{number} is merged as {merged.merge_commit[:12]}.")
 
 
-@pr.command("close", project=True, dry_run=True)
+@pr.command("close", project=True, dry_run=True, examples=["caloron pr close 5"])
 @_number
 def close_pull(number: int, dry_run: bool, project: str | None) -> Answer | DryRun:
-    """Close a pull request without merging it; its task goes back to work.
-
-    Example:
-      caloron pr close 5
-    """
+    """Close a pull request without merging it; its task goes back to work."""
     with _open_pull(number, "closed", project, dry_run) as (forge, pull):
         if dry_run:
             return _planned("close", pull)

@@ -11,7 +11,9 @@ from caloron.domain.model.sprint import State
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task
 
-Kind = Literal["escalated", "approval", "halted", "stopped", "no_plan", "resume", "discard", "take"]
+Kind = Literal[
+    "escalated", "approval", "halted", "stopped", "no_plan", "resume", "discard", "apply"
+]
 
 
 class InboxItem(msgspec.Struct, frozen=True, kw_only=True):

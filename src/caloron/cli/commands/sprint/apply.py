@@ -1,4 +1,4 @@
-"""`caloron take`: merge finished work into the branch that is checked out."""
+"""`caloron apply`: merge finished work into the branch that is checked out."""
 
 from __future__ import annotations
 
@@ -24,19 +24,18 @@ from caloron.ledger.run_history import find_sprint, sprint_numbers
 _SHOWN = 10
 
 
-@command(project=True, dry_run=True)
+@command(
+    project=True,
+    dry_run=True,
+    examples=["caloron apply --dry-run", "caloron apply", "caloron apply 3"],
+)
 @sprint_argument
-def take(sprint: str | None, dry_run: bool, project: str | None) -> Answer | DryRun:
+def apply(sprint: str | None, dry_run: bool, project: str | None) -> Answer | DryRun:
     """Merge everything finished (or finished up to the end of SPRINT) into your branch.
 
     Fast-forwards the branch that is checked out in your repository, or merges into it, as you.
     Refused, with nothing changed: when files that would change are not committed, when both sides
     changed the same lines, in the middle of a rebase or a merge, and when no branch is checked out.
-
-    Examples:
-      caloron take --dry-run
-      caloron take
-      caloron take 3
     """
     # The merged work is in the forge's repository, so it can be taken without the ledger, too.
     loaded = load_project(project, need_ledger=sprint is not None)

@@ -1,4 +1,4 @@
-"""`caloron take` brings merged work into the user's branch, or changes nothing at all."""
+"""`caloron apply` brings merged work into the user's branch, or changes nothing at all."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _refused(shop: Repository, *words: str) -> None:
     """Check that `take` is refused with these words and changes nothing."""
     before, head = shop.state, shop.git("symbolic-ref", "--quiet", "HEAD")
     for options in ((), ("--dry-run",)):
-        answer = shop.caloron("take", *options)
+        answer = shop.caloron("apply", *options)
         assert answer.code == 8, answer
         for word in words:
             assert word in answer.error["message"] + answer.error["hint"]
@@ -37,14 +37,14 @@ def test_a_branch_without_own_commits_is_fast_forwarded_and_the_changes_are_list
 ) -> None:
     old = shop.head
     objects = shop.git("count-objects", "-v")
-    tried = shop.caloron("take", "--dry-run")
+    tried = shop.caloron("apply", "--dry-run")
     assert tried.code == 9
     assert "1 file, +2 -0" in tried.json["planned_actions"][0]["target"]
     assert shop.head == old
     # A dry run leaves not even an object behind.
     assert shop.git("count-objects", "-v") == objects
 
-    taken = shop.caloron("take")
+    taken = shop.caloron("apply")
     assert taken.code == 0, taken
     expected = {
         "project": "shop", "sprint_id": "shop-1", "number": 1, "repo": str(shop.path),
@@ -54,14 +54,14 @@ def test_a_branch_without_own_commits_is_fast_forwarded_and_the_changes_are_list
     assert taken.data == expected
     assert shop.git("status", "--porcelain") == ""
     assert (shop.path / "new.txt").read_text() == "one\ntwo\n"
-    again = shop.caloron("take")
+    again = shop.caloron("apply")
     assert again.data["how"] == "nothing"
     assert again.data["commits"] == 0
 
 
 def test_the_printed_command_to_undo_take_works(shop: Repository) -> None:
     old = shop.head
-    text = shop.caloron("take", json=False).stdout
+    text = shop.caloron("apply", json=False).stdout
     line = text.strip().splitlines()[-1]
     command = line.partition(": ")[2]
     assert command.startswith("git -C ")
@@ -72,7 +72,7 @@ def test_the_printed_command_to_undo_take_works(shop: Repository) -> None:
 
 def test_a_branch_that_went_on_gets_a_merge_in_the_users_name(shop: Repository) -> None:
     mine = shop.commit("mine.txt", "mine\n")
-    taken = shop.caloron("take", json=False)
+    taken = shop.caloron("apply", json=False)
     assert taken.code == 0, taken
     assert "Merged into branch main" in taken.stdout
     assert shop.git("show", "--no-patch", "--format=%an %P").startswith(f"Ada {mine} ")
@@ -89,7 +89,7 @@ def test_a_merge_that_needs_a_name_git_does_not_know_is_refused(shop: Repository
 def test_uncommitted_changes_in_other_files_stay(shop: Repository) -> None:
     shop.write("kept.txt", "half done\n")
     shop.write("other.txt", "untracked\n")
-    assert shop.caloron("take").code == 0
+    assert shop.caloron("apply").code == 0
     assert (shop.path / "kept.txt").read_text() == "half done\n"
     assert (shop.path / "other.txt").read_text() == "untracked\n"
     assert (shop.path / "new.txt").exists()
@@ -138,7 +138,7 @@ def test_take_is_refused_during_a_merge_or_a_rebase(shop: Repository) -> None:
     shop.git("switch", "--quiet", "side")
     with pytest.raises(AssertionError):
         shop.git("rebase", "main")
-    answer = shop.caloron("take")
+    answer = shop.caloron("apply")
     assert answer.code == 8
     assert "middle of a rebase" in answer.error["message"]
 
@@ -146,24 +146,24 @@ def test_take_is_refused_during_a_merge_or_a_rebase(shop: Repository) -> None:
 def test_a_sprint_can_be_taken_without_what_came_after_it(shop: Repository) -> None:
     shop.home.script(writes_file("second.txt"))
     assert shop.sprint("more").code == 0
-    first = shop.caloron("take", "1")
+    first = shop.caloron("apply", "1")
     assert first.data["sprint_id"] == "shop-1"
     assert (shop.path / "new.txt").exists()
     assert not (shop.path / "second.txt").exists()
-    assert shop.caloron("take").data["commits"] == 2
+    assert shop.caloron("apply").data["commits"] == 2
     assert (shop.path / "second.txt").exists()
-    assert shop.caloron("take", "9").code == 3
+    assert shop.caloron("apply", "9").code == 3
 
 
 def test_a_project_without_a_repository_says_how_to_get_its_work(home: Home) -> None:
-    answer = home.caloron("take")
+    answer = home.caloron("apply")
     assert answer.code == 8
     assert answer.error["hint"].startswith("git clone ")
 
 
 def test_a_repository_that_moved_away_is_named(shop: Repository) -> None:
     shop.path.rename(shop.path.with_name("moved"))
-    answer = shop.home.caloron("take", "--project", "shop")
+    answer = shop.home.caloron("apply", "--project", "shop")
     assert answer.code == 3
     assert "config set repo" in answer.error["hint"]
 
@@ -177,7 +177,7 @@ def test_hooks_that_are_files_of_the_project_do_not_run_and_the_users_own_do(
     shop = repository(bare_home)
     shop.git("config", "core.hooksPath", ".githooks")
     assert shop.sprint().code == 0
-    assert shop.caloron("take").code == 0
+    assert shop.caloron("apply").code == 0
     assert os.access(shop.path / ".githooks" / "post-merge", os.X_OK)
     assert not (shop.path.parent / "ran").exists()
 
@@ -188,18 +188,18 @@ def test_hooks_that_are_files_of_the_project_do_not_run_and_the_users_own_do(
     own.chmod(0o755)
     bare_home.script(writes_file("more.txt"))
     assert shop.sprint("more").code == 0
-    assert shop.caloron("take").code == 0
+    assert shop.caloron("apply").code == 0
     assert (shop.path.parent / "ran").exists()
 
 
 def test_inbox_and_report_name_the_command_until_it_was_taken(shop: Repository) -> None:
-    assert shop.caloron("report").data["bring"] == "caloron take"
+    assert shop.caloron("report").data["bring"] == "caloron apply"
     (need,) = shop.caloron("inbox").data["needs"]
-    assert need["kind"] == "take"
-    assert need["commands"] == ["caloron take"]
+    assert need["kind"] == "apply"
+    assert need["commands"] == ["caloron apply"]
     (elsewhere,) = shop.home.caloron("inbox", "--project", "shop").data["needs"]
-    assert elsewhere["commands"][0].startswith("caloron take")
-    assert shop.caloron("take").code == 0
+    assert elsewhere["commands"][0].startswith("caloron apply")
+    assert shop.caloron("apply").code == 0
     assert shop.caloron("inbox").data["needs"] == []
     assert shop.caloron("report").data["bring"] == ""
 
@@ -210,4 +210,4 @@ def test_the_inbox_names_only_the_sprint_whose_work_is_missing(
     shop.home.script(does("po", output="no plan"))
     assert shop.caloron("sprint", "more", "--yes").code == 8
     needs = {need["kind"]: need["sprint_id"] for need in shop.caloron("inbox").data["needs"]}
-    assert needs == {"no_plan": "shop-2", "take": "shop-1"}
+    assert needs == {"no_plan": "shop-2", "apply": "shop-1"}
