@@ -354,7 +354,7 @@ class AttemptPreparer:
 
     def _limit(self, role: Role) -> float:
         if role in SPRINT_ROLES:
-            return self.config.po_timeout_s
+            return self.config.planner_timeout_s
         return self.config.timeout_s * _UNWATCHED
 
 

@@ -67,7 +67,14 @@ class _Sprint(NamedTuple):
     now: float
 
 
-@command(project=True)
+@command(
+    project=True,
+    examples=[
+        "caloron report",
+        "caloron report 3 --format html > report.html",
+        "caloron report --output json",
+    ],
+)
 @sprint_argument
 @click.option(
     "--format",
@@ -81,11 +88,6 @@ def report(sprint: str | None, form: str, project: str | None) -> Answer:
     """Show the report of the last sprint (or of SPRINT: its id or number).
 
     What was merged, what waits for you and the commands for it, its cost, and its problems.
-
-    Examples:
-      caloron report
-      caloron report 3 --format html > report.html
-      caloron report --output json
     """
     with project_view.read_ledger(project, sprint) as (paths, connection):
         name = run_history.find_sprint(connection, sprint or "")
@@ -136,7 +138,7 @@ def _report_data(reported: _Sprint) -> dict[str, Any]:
         "problems": _problems(reported),
         "agents": project_view.as_data(agent_kpis(state, runs)),
         "kpis": project_view.as_data(compute_kpis(state, runs, reported.now)),
-        "bring": project_view.take_command(load_project(paths.name), state, flags),
+        "bring": project_view.apply_command(load_project(paths.name), state, flags),
     }
 
 
@@ -407,14 +409,9 @@ def _problem_item(problem: dict[str, Any]) -> Item:
     return Item(text, files=[problem["log"]] if problem["log"] else ())
 
 
-@command(project=True)
+@command(project=True, examples=["caloron inbox", "caloron inbox --output json"])
 def inbox(project: str | None) -> Answer:
-    """List what waits for you in every sprint of the project, newest first.
-
-    Examples:
-      caloron inbox
-      caloron inbox --output json
-    """
+    """List what waits for you in every sprint of the project, newest first."""
     paths, states, agents, numbers = find_project(project), [], [], {}
     if paths.ledger.exists():
         with project_view.read_ledger(project) as (_, connection):
@@ -452,7 +449,7 @@ def _to_take(paths: ProjectPaths, flags: str) -> list[InboxItem]:
         merged = run_history.merging_sprints(connection, 1)
         sprint = merged[0] if merged else run_history.find_sprint(connection)
     why = f"merged work is not in the branch that is checked out in {repository}"
-    return [InboxItem(kind="take", sprint=sprint, why=why, commands=(f"caloron take{flags}",))]
+    return [InboxItem(kind="apply", sprint=sprint, why=why, commands=(f"caloron apply{flags}",))]
 
 
 def _inbox_text(items: list[InboxItem]) -> str:
