@@ -167,4 +167,4 @@ def test_a_stop_during_the_retro_leaves_the_retro_of_the_rules(asking: Home) -> 
     assert "every result is in; a model looks back (Ctrl-C ends without it)" in answer.stderr
     assert "no model looked back: the sprint was stopped" in answer.stderr
     assert "missing: the sprint was stopped." in page(asking)
-    assert asking.data("inbox")["needs"] == []
+    assert asking.data("inbox")["items"] == []

@@ -36,15 +36,15 @@ def test_a_sprint_without_an_engine_is_shown_as_stopped_with_its_work_time(
     running = home.start_sprint(task("a"))
     writing.wait_for_agent()
     assert home.data("history")["sprints"][0]["outcome"] == "running"
-    assert home.data("report")["standing"] == "running"
+    assert home.data("report")["outcome"] == "running"
     getattr(running, how)()
     if how == "kill":
         # Its agent lives on; while it does, the sprint is not stopped.
-        assert home.data("report")["standing"] == "without an engine"
+        assert home.data("report")["outcome"] == "without an engine"
         writing.open()
         wait_for(lambda: not home.processes("shim.py"), "the agent is done")
     report = home.data("report")
-    assert (report["standing"], report["running"]) == ("stopped", False)
+    assert report["outcome"] == "stopped"
     assert "\n  stopped: began" in text(home, "report")
     (row,) = report["tasks"]
     doing = {
@@ -109,8 +109,8 @@ def test_a_red_main_shows_the_failing_test_and_a_remedy(home: Home) -> None:
     assert "0 of 0 runs" not in pages["report"]
     last, first = home.data("history")["sprints"]
     assert (last["outcome"], last["exit_code"], last["phase"]) == ("failed", 8, "ended")
-    assert last["reason"] == "main is red before the sprint: 1 failed: tests/test_x.py::test_y"
-    assert (first["outcome"], first["exit_code"], first["reason"]) == ("ended", 0, "")
+    assert last["failure"] == "main is red before the sprint: 1 failed: tests/test_x.py::test_y"
+    assert (first["outcome"], first["exit_code"], first["failure"]) == ("ended", 0, "")
     listed = text(home, "history")
     assert "0/0 tasks, failed (exit code 8)" in listed
     assert last["reason"] in listed

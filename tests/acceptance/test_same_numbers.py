@@ -75,7 +75,7 @@ def test_every_view_has_the_same_numbers_of_a_stopped_killed_and_rejected_sprint
     work = _common_value({
         "end": ended.data["work_time_s"], "report": report["kpis"]["work_time_s"],
         "retro": retro["kpis"]["work_time_s"], "metrics": metrics["avg_work_time_s"],
-        "show": show["work_time_s"],
+        "show": show["kpis"]["work_time_s"],
     })  # fmt: skip
     assert 0 < work <= total
     pages = {name: home.caloron(name, json=False).stdout for name in views}

@@ -33,13 +33,6 @@ def size(count: int) -> str:
     return f"{amount:.1f} TB"
 
 
-def utc(moment: float, timespec: str = "seconds") -> str:
-    """A moment in the data of a command: ISO 8601, in UTC."""
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(moment, UTC).isoformat(timespec=timespec)
-
-
 def local_time(iso: str | None) -> str:
     """A time of a command's data, which is in UTC, in the time zone of the user."""
     from datetime import datetime

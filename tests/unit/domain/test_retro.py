@@ -26,10 +26,10 @@ from caloron.domain.reporting.kpis import (
     role_kpis,
     tools_of,
     trends,
-    verification_of,
     work_time_s,
 )
 from caloron.domain.reporting.retro_rules import RULES, analyze
+from caloron.domain.reporting.standing import verification_of
 from caloron.testing import planned
 from tests.support.sprints import nested
 

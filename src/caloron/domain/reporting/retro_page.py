@@ -22,7 +22,6 @@ from caloron.domain.reporting.kpis import (
     label,
     role_kpis,
     trends,
-    verification_of,
     worded,
 )
 from caloron.domain.reporting.learnings import FATE, Improvement, SprintRecord, same_meaning
@@ -33,6 +32,7 @@ from caloron.domain.reporting.retro_rules import (
     analyze,
     said_by_model,
 )
+from caloron.domain.reporting.standing import verification_of
 from caloron.durations import span
 from caloron.slicing import cut_smaller
 

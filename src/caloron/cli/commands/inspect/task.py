@@ -16,10 +16,11 @@ import click
 from caloron.agents.clis.registry import line_formatter
 from caloron.answers import closing_words, feedback_in
 from caloron.cli.app import Answer, attributes, command, sprint_name, sprint_option
-from caloron.cli.format import one_line, utc
+from caloron.cli.format import one_line
 from caloron.cli.project_view import require_ledger
 from caloron.cli.render import aligned, fitted
 from caloron.domain.reporting.kpis import Run
+from caloron.durations import utc
 from caloron.engine.runs.run_dirs import read_record
 from caloron.errors import NotFound
 from caloron.ids import sprint_number
