@@ -101,7 +101,7 @@ def test_the_named_commands_continue_the_task_and_the_retro_is_written_again(
         answer = mixed.caloron(*command.split()[1:])
         assert answer.code == 0, answer
     assert mixed.data("inbox")["items"] == []
-    assert page(mixed, "inbox") == "Nothing needs you.\n"
+    assert page(mixed, "inbox") == "Nothing needs your attention.\n"
     after = (workspace(mixed) / "retro_report.md").read_text()
     assert "3 of 3 tasks done" in after
     learned = json.loads(workspace(mixed, "learnings.json").read_text())

@@ -40,3 +40,13 @@ def local_time(iso: str | None) -> str:
     from caloron.domain.reporting.waiting import clock_time
 
     return clock_time(datetime.fromisoformat(iso).timestamp()) if iso else ""
+
+
+def local_times(began: str, ended: str | None) -> str:
+    """From when to when something lasted, with the day once if it is the same."""
+    start, end = local_time(began), local_time(ended)
+    if not end:
+        return f"since {start}"
+    day, time, zone = start.split(" ", 2)
+    same_day = end.startswith(day) and end.endswith(zone)
+    return f"{day} {time} to {end.removeprefix(day).lstrip()}" if same_day else f"{start} to {end}"

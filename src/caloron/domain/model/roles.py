@@ -43,7 +43,7 @@ class RoleSpec(NamedTuple):
 
 ROLES: dict[Role, RoleSpec] = {
     "po": RoleSpec(
-        "the planner is at work", "the plan is being read", shared_agent=PLANNER, of_sprint=True
+        "the planner is working", "the plan is being read", shared_agent=PLANNER, of_sprint=True
     ),
     "implement": RoleSpec("an agent is writing the change", _TAKING_OVER, writes_code=True),
     "review": RoleSpec(
@@ -64,7 +64,7 @@ ROLES: dict[Role, RoleSpec] = {
         "an agent is checking", "the answer of the check is being read", gives_verdict=True
     ),
     "retro": RoleSpec(
-        "a model looks back at the sprint",
+        "a model is writing the retro",
         "the answer of the model is being read",
         shared_agent=ANALYST,
         of_sprint=True,

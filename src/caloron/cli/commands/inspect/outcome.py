@@ -139,11 +139,13 @@ def _row(task: dict[str, Any]) -> tuple[str, ...]:
 
 
 @command(project=True)
-def metrics(project: str | None) -> Answer:
+@click.option("--all", "every", is_flag=True, help="Add every number of the last sprint.")
+def metrics(every: bool, project: str | None) -> Answer:
     """Show the numbers of the ended sprints, and how the last one compares.
 
     Examples:
       caloron metrics
+      caloron metrics --all
       caloron metrics --output json
     """
     paths = find_project(project)
@@ -167,7 +169,7 @@ def metrics(project: str | None) -> Answer:
     data["trends"] = as_data(trends(records[-1].kpis, earlier_kpis)) if records else []
     data["last_sprint"] = as_data(records[-1].kpis) if records else None
     data["improvements"] = as_data(improvements(records[-run_history.REMEMBERED :], kept))
-    return Answer(data, lambda: as_text(_metrics_page(data)))
+    return Answer(data, lambda: as_text(_metrics_page(data, every=every)))
 
 
 _SUMS = ("total_interventions", "human_acts", "tests_passing", "fix_rounds", "failed_runs")
@@ -222,45 +224,58 @@ def _top_blockers(records: Sequence[SprintRecord]) -> list[list[Any]]:
     return [[first[key][:200], times] for key, times in counted.most_common(5)]
 
 
-_TREND = ("number", "last sprint", "mean before", "n", "")
+_FIGURES = ("all sprints", "")
+_TREND = ("number", "last sprint", "mean before", "sprints", "")
+_EVERY = ("field of the JSON output", "last sprint")
 
 
-def _metrics_page(data: dict[str, Any]) -> Page:
-    share = f"{100 * data['completion_rate']:.0f} %"
-    clarity = data["avg_clarity"]
-    score = "unknown" if clarity is None else f"{clarity}/10 (n = {data['clarity_count']})"
-    took = f"{span(data['avg_sprint_time_s'])}, working time {span(data['avg_work_time_s'])}"
-    lines = [
-        f"tasks: {data['completed_tasks']} of {data['total_tasks']} done ({share})",
-        f"clarity: {score}",
-        f"time per sprint: {took}",
-        f"tasks verified green: {data['tests_passing']}",
-        f"reviews: {data['review_cycles']}; fixes: {data['fix_rounds']}",
-        f"supervisor steps: {data['total_interventions']}; acts of people: {data['human_acts']}",
-        f"failed runs: {data['failed_runs']}",
-        f"cost: ${data['cost_usd']:.2f}, {data['total_tokens']} tokens",
-    ]
-    rows = [
+def _metrics_page(data: dict[str, Any], *, every: bool) -> Page:
+    trend_rows = [
         (
             label(t["metric"]), worded(t["metric"], t["now"]), worded(t["metric"], t["before"]),
             str(t["n"]), t["direction"],
         )
         for t in data["trends"]
     ]  # fmt: skip
+    numbers = (data["last_sprint"] or {}).items() if every else ()
+    named = [(name, "-" if value is None else f"{value:g}") for name, value in numbers]
     live = [i for i in data["improvements"] if i["status"] != "retired"]
-    adopted = f", {data['imported_sprints']} of them imported" if data["imported_sprints"] else ""
+    imported = f", {data['imported_sprints']} of them imported" if data["imported_sprints"] else ""
     return Page(
-        title=f"{data['project']}: {counted(data['total_sprints'], 'sprint')}{adopted}",
+        title=f"{data['project']}: {counted(data['total_sprints'], 'sprint')}{imported}",
         sections=[
-            Section("All sprints", items=[Item(line) for line in lines]),
-            Section("The last sprint beside earlier ones", rows=[_TREND, *rows]),
+            Section("Figures", rows=[_FIGURES, *_figures(data)]),
+            Section("The last sprint beside earlier ones", rows=[_TREND, *trend_rows]),
             Section("Blockers", items=[Item(f"{n}x {text}") for text, n in data["top_blockers"]]),
             Section("Tools", items=[Item(f"{n}x {name}") for name, n in data["top_tools"]]),
             Section(
                 "Improvements", items=[Item(f"{FATE[i['status']]}: {i['text']}") for i in live[:8]]
             ),
+            Section("Every number", rows=[_EVERY, *named]),
         ],
     )
+
+
+def _figures(data: dict[str, Any]) -> list[tuple[str, str]]:
+    """The dozen numbers that people read, each with its unit."""
+    share, done = f"{100 * data['completion_rate']:.0f} %", data["completed_tasks"]
+    rated = counted(data["clarity_count"], "rated task")
+    clarity = "unknown" if data["avg_clarity"] is None else f"{data['avg_clarity']}/10 ({rated})"
+    took = f"{span(data['avg_sprint_time_s'])}, working time {span(data['avg_work_time_s'])}"
+    each = f" (${data['cost_usd'] / done:.2f} per done task)" if done else ""
+    return [
+        ("tasks done", f"{done} of {data['total_tasks']} ({share})"),
+        ("tasks verified green", str(data["tests_passing"])),
+        ("cost", f"${data['cost_usd']:.2f}{each}"),
+        ("tokens", str(data["total_tokens"])),
+        ("mean time of a sprint", took),
+        ("clarity of tasks, by their agents", clarity),
+        ("reviews", str(data["review_cycles"])),
+        ("fix rounds", str(data["fix_rounds"])),
+        ("failed runs of agents", str(data["failed_runs"])),
+        ("steps of the supervisor", str(data["total_interventions"])),
+        ("acts of people", str(data["human_acts"])),
+    ]
 
 
 @command(project=True)

@@ -13,7 +13,7 @@ import msgspec
 from caloron.answers import log_lines
 from caloron.cli import project_view
 from caloron.cli.app import Answer, attributes, command, sprint_argument
-from caloron.cli.format import counted, dollars, local_time
+from caloron.cli.format import counted, dollars, local_times
 from caloron.cli.render import FORMATS, Item, Linked, Page, Section, as_text, render
 from caloron.domain.model.snapshots import PullSnapshot, ReviewSnapshot
 from caloron.domain.model.sprint import State
@@ -285,7 +285,7 @@ def _page(reported: _Sprint, data: dict[str, Any]) -> Page:
         title=f"Sprint {data['sprint_id']}: {done}",
         lead=data["goal"],
         sections=[
-            Section("In short", items=[Item(line) for line in _in_short(data, kpis)]),
+            Section("Summary", items=[Item(line) for line in _summary(data, kpis)]),
             Section("Done", rows=[_HEAD, *(_done_row(t) for t in merged)], items=commands),
             Section("Waits for you", items=[_item(item) for item in _inbox(reported)]),
             Section("Not done", rows=[_LEFT, *(_left_row(t) for t in others)]),
@@ -302,27 +302,28 @@ def _page(reported: _Sprint, data: dict[str, Any]) -> Page:
     )
 
 
-def _in_short(data: dict[str, Any], kpis: Kpis) -> list[str]:
-    ended = f", ended {local_time(data['completed_at'])}" if data["completed_at"] else ""
-    began = f"began {local_time(data['started_at'])}"
-    took = f"{span(kpis.sprint_time_s)} in total, working time {span(kpis.work_time_s)}"
-    lines = [f"{data['outcome']}: {began}{ended}, {took}"]
+def _summary(data: dict[str, Any], kpis: Kpis) -> list[str]:
+    when = local_times(data["started_at"], data["completed_at"])
+    took = f"{span(kpis.sprint_time_s)} ({when}), working time {span(kpis.work_time_s)}"
     guess = f" (${kpis.estimated_cost_usd:.2f} of it estimated)" if kpis.estimated_cost_usd else ""
-    lines.append(
-        f"cost: ${kpis.cost_usd:.2f} of ${data['budget_usd']:.2f}{guess},"
-        f" {kpis.total_tokens} tokens; agents worked {span(data['agent_s'])}"
-    )
+    cost = f"${kpis.cost_usd:.2f} of ${data['budget_usd']:.2f}{guess}"
+    used = f"{counted(kpis.total_tokens, 'token')}; agents worked {span(data['agent_s'])}"
     how = f" ({data['verify']})" if data["verify"] else ""
-    red = f" {kpis.verify_failures} of {kpis.verify_runs} runs red;" if kpis.verify_runs else ""
-    lines.append(
-        f"verification{how}: {kpis.tests_passing} of {kpis.completed_tasks} done tasks green;"
-        f"{red} main before: {data['main_before']}"
-    )
-    lines.append(
-        f"reviews: {sum(t['review_rounds'] for t in data['tasks'])}; fixes: {kpis.fix_rounds};"
-        f" conflicts: {kpis.conflict_count}; supervisor steps: {kpis.total_interventions};"
-        f" acts of people: {kpis.human_acts}"
-    )
+    red = f" {kpis.verify_failures} of {counted(kpis.verify_runs, 'run')} red;"
+    green = f"{kpis.tests_passing} of {counted(kpis.completed_tasks, 'done task')} green;"
+    green += red if kpis.verify_runs else ""
+    reviews = counted(sum(task["review_rounds"] for task in data["tasks"]), "review")
+    rejections = counted(len(data["rejections"]), "rejection")
+    fixes = counted(kpis.fix_rounds, "fix round")
+    conflicts = counted(kpis.conflict_count, "merge conflict")
+    supervisor = f"supervisor: {counted(kpis.total_interventions, 'step')}"
+    lines = [
+        f"{data['outcome']}: {took}",
+        f"cost: {cost}, {used}",
+        f"verification{how}: {green} main before: {data['main_before']}",
+        f"review: {reviews}, {rejections}, {fixes}, {conflicts}",
+        f"people: {counted(kpis.human_acts, 'act')} (reviews, commands, edits); {supervisor}",
+    ]
     if not data["sandboxed"]:
         lines.append("WARNING: no sandbox; its agents could read and change all your files")
     return lines
@@ -430,8 +431,9 @@ def _to_take(paths: ProjectPaths, flags: str) -> list[InboxItem]:
 
 def _inbox_text(items: list[InboxItem]) -> str:
     if not items:
-        return "Nothing needs you."
-    count = "One thing needs you" if len(items) == 1 else f"{len(items)} things need you"
+        return "Nothing needs your attention."
+    needs = "item needs" if len(items) == 1 else "items need"
+    count = f"{len(items)} {needs} your attention"
     sections = [
         Section(f"Sprint {name}", items=[_item(item) for item in items if item.sprint == name])
         for name in dict.fromkeys(item.sprint for item in items)
