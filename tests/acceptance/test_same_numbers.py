@@ -219,10 +219,8 @@ def test_acts_of_people_are_counted_and_the_supervisor_is_named(home: Home) -> N
     assert home.caloron("pr", "review", str(pull), "--approve").code == 0
     assert home.caloron("resume").code == 0
     kpis = home.caloron("report").data["kpis"]
-    assert kpis["human_acts"] >= 1
+    assert (kpis["human_acts"], kpis["total_interventions"]) == (1, 0)
     assert kpis["clean_task_pct"] == 0
-    page = home.caloron("report", json=False).stdout
-    assert "supervisor steps: 0; acts of people: 1" in page
 
 
 def test_an_earlier_sprint_and_its_planner_have_the_same_numbers_in_every_view(home: Home) -> None:

@@ -34,7 +34,7 @@ from caloron.domain.reporting.retro_rules import (
 )
 from caloron.domain.reporting.standing import verification_of
 from caloron.durations import span
-from caloron.slicing import cut_smaller
+from caloron.slicing import to_slice
 
 #: More known improvements would only hide those that matter.
 _MAX_KNOWN = 30
@@ -202,9 +202,9 @@ def _problems(retro: Retro) -> list[str]:
         if t.status == "Done" and verification_of(t) == "red, allowed"
     ]
     return problems + [
-        f"{t.id} took {t.log.cycle} cycles: {advice}"
+        f"{t.id} took {t.log.cycle} rounds of work; consider splitting such tasks"
         for t in tasks
-        if (advice := cut_smaller(t.log.cycle))
+        if to_slice(t.log.cycle)
     ]
 
 

@@ -103,20 +103,23 @@ _HEAD = ("task", "status", "verified", "reviews", "runs", "clarity", "cost", "to
 
 def _page(data: dict[str, Any]) -> Page:
     kpis = data["kpis"]
-    clarity = kpis["avg_clarity"]
-    lines = [
-        f"{data['outcome']}, {span(data['duration_s'])} in total",
-        f"clarity: {'unknown' if clarity is None else f'{clarity}/10'}",
-        f"supervisor steps: {kpis['total_interventions']}",
-        *([f"failure: {data['failure']}"] if data["failure"] else []),
-    ]
+    clarity = "unknown" if kpis["avg_clarity"] is None else f"{kpis['avg_clarity']}/10"
+    took, supervisor = span(data["duration_s"]), counted(kpis["total_interventions"], "step")
     if data["imported"]:
-        lines.append("imported from an older version; only this summary is available")
+        lines = [
+            f"{data['outcome']}: {took}",
+            f"clarity: {clarity}",
+            f"supervisor: {supervisor}",
+            "imported from an older version; only this summary is available",
+        ]
     else:
-        lines[0] += f", working time {span(kpis['work_time_s'])}"
-        lines[1:1] = [f"cost: ${data['cost_usd']:.2f}, {counted(kpis['total_tokens'], 'token')}"]
-        lines[3] += f"; acts of people: {kpis['human_acts']}"
-        lines[3] += f"; tasks verified green: {kpis['tests_passing']}"
+        lines = [
+            f"{data['outcome']}: {took}, working time {span(kpis['work_time_s'])}",
+            f"cost: ${data['cost_usd']:.2f}, {counted(kpis['total_tokens'], 'token')}",
+            f"clarity: {clarity}; tasks verified green: {kpis['tests_passing']}",
+            f"people: {counted(kpis['human_acts'], 'act')}; supervisor: {supervisor}",
+        ]
+    lines += [f"failure: {data['failure']}"] if data["failure"] else []
     done = f"{data['completed_tasks']} of {counted(data['total_tasks'], 'task')} done"
     return Page(
         title=f"Sprint {data['sprint_id']} (#{data['number']}): {done}",

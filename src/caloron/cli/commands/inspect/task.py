@@ -451,5 +451,6 @@ def _trace_text(data: dict[str, Any]) -> list[str]:
         rows.append((f"{at:%H:%M:%S}", entry["work"], one_line(entry["what"])))
     pending = [f"  not done yet: {_act(p['kind'], done=False)}{_because(p['note'])}"
                for p in data["pending"]]  # fmt: skip
-    title = f"{data['task']} of {data['sprint_id']}{status}{cost}"
+    name = "planner" if data["task"] == "po" else data["task"]
+    title = f"{name} of {data['sprint_id']}{status}{cost}"
     return [title, *aligned(rows, head=False, indent=2), *pending]
