@@ -252,7 +252,7 @@ def test_a_sprint_without_results_never_repeats_the_numbers_of_the_previous_spri
     assert answer.code == 8, answer
     shown = mixed.data("show", "2")
     assert (shown["completed_tasks"], shown["total_tasks"], shown["cost_usd"]) == (0, 0, 0)
-    assert (shown["avg_clarity"], shown["tasks"], shown["tools_used"]) == (None, [], {})
+    assert (shown["kpis"]["avg_clarity"], shown["tasks"], shown["tools_used"]) == (None, [], {})
     assert "main is red" in (workspace(mixed) / "retro_report.md").read_text()
     assert "main is red" in page(mixed, "report")
     needs = {need["sprint_id"]: need for need in mixed.data("inbox")["items"]}

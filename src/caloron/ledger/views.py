@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypedDict
 
-from caloron.domain.reporting.standing import (
+from caloron.domain.reporting.waiting import (
     seconds_between,
     unfinished_outcome,
     verification_of,

@@ -29,7 +29,7 @@ from caloron.domain.reporting.kpis import (
     work_time_s,
 )
 from caloron.domain.reporting.retro_rules import RULES, analyze
-from caloron.domain.reporting.standing import verification_of
+from caloron.domain.reporting.waiting import verification_of
 from caloron.testing import planned
 from tests.support.sprints import nested
 

@@ -15,7 +15,7 @@ from caloron.domain.model.roles import ANALYST, PLANNER, REVIEWER, Role
 from caloron.domain.model.sprint import State
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task
-from caloron.domain.reporting.standing import sprint_time_s, verification_of
+from caloron.domain.reporting.waiting import sprint_time_s, verification_of
 from caloron.durations import span
 
 _DAY = 86_400.0

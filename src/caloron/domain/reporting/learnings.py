@@ -27,7 +27,7 @@ from caloron.domain.reporting.kpis import (
     tools_of,
 )
 from caloron.domain.reporting.retro_rules import RULE, RULES_SAY, Finding, findings
-from caloron.domain.reporting.standing import verification_of
+from caloron.domain.reporting.waiting import verification_of
 
 Fate = Literal["pending", "applied", "retired"]
 #: Each fate in words. The ledger does not know whether a planner followed an improvement.

@@ -15,7 +15,7 @@ from caloron.domain.model.task import StatusLogEntry, Task
 from caloron.domain.reporting import work_log
 from caloron.domain.reporting.explain import why
 from caloron.domain.reporting.forge_texts import DISCARD_KEY, comment_body
-from caloron.domain.reporting.standing import verification_of
+from caloron.domain.reporting.waiting import verification_of
 from caloron.domain.rules.evaluation import Evaluation
 from caloron.slicing import cut_smaller
 

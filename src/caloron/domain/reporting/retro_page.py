@@ -32,7 +32,7 @@ from caloron.domain.reporting.retro_rules import (
     analyze,
     said_by_model,
 )
-from caloron.domain.reporting.standing import verification_of
+from caloron.domain.reporting.waiting import verification_of
 from caloron.durations import span
 from caloron.slicing import to_slice
 

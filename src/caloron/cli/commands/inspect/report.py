@@ -31,7 +31,7 @@ from caloron.domain.reporting.kpis import (
     agent_runs,
     compute_kpis,
 )
-from caloron.domain.reporting.standing import verification_of
+from caloron.domain.reporting.waiting import verification_of
 from caloron.domain.rules.verdicts import reason_of
 from caloron.durations import span
 from caloron.errors import CaloronError
@@ -420,7 +420,7 @@ def _to_take(paths: ProjectPaths, flags: str) -> list[InboxItem]:
     checkout = Checkout(repository)
     branch = f"refs/heads/{project_view.known_forge(paths)['main']}"
     main = git(project.git_here, "rev-parse", "--verify", branch, check=False)
-    if not main or not checkout.top.is_dir() or checkout.contains(main):
+    if not main or not checkout.top.is_dir() or checkout.contains(project.git_here, main):
         return []
     with project_view.read_ledger(paths.name) as (_, connection):
         merged = run_history.merging_sprints(connection, 1)

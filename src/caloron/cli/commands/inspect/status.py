@@ -18,7 +18,7 @@ from caloron.cli import output, project_view
 from caloron.cli.app import Answer, command
 from caloron.cli.format import counted, local_time, one_line
 from caloron.cli.render import aligned, cropped, screen_width
-from caloron.domain.reporting.standing import WITHOUT_ENGINE
+from caloron.domain.reporting.waiting import WITHOUT_ENGINE
 from caloron.durations import span
 from caloron.errors import NotFound, UsageError
 from caloron.ids import sprint_number
