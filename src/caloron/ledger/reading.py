@@ -146,9 +146,11 @@ def light_state(connection: sqlite3.Connection, running: str = "") -> State | No
     if data is None:
         return None
     sprint = _light_sprint(data)
-    tasks = [_read(row["data"]) for row in rows(connection, "light_tasks", sprint=sprint.id)]
-    for task in tasks:
-        task.id = task.plan.id
+    tasks = []
+    for row in rows(connection, "light_tasks", sprint=sprint.id):
+        task = _read(row["data"])
+        task.id, task.status = task.plan.id, row["status"]
+        tasks.append(task)
     state: Any = _Row(sprint=sprint, tasks={task.id: task for task in tasks})
     return cast("State", state)
 
@@ -165,11 +167,13 @@ def _light_sprint(data: bytes) -> Any:
 def add_queue(connection: sqlite3.Connection, state: State) -> frozenset[str]:
     """Add the queue to a light state; return the work for which an agent was ever started."""
     # `status` opens a ledger without the domain and the queue.
-    from caloron.domain.model.status import Status, Step
+    from caloron.domain.model.status import Step
     from caloron.store import queue
 
-    for task in state.tasks.values():
-        task.status, task.step = Status(task.status), Step(task.step)
+    light: Any = state.tasks
+    for task in light.values():
+        task.step = Step(task.step)
+        task.status = task.step.status
     scope = f"{state.sprint.id}/"
     state.queued, state.ended = queue.pending(connection, scope), queue.ended(connection, scope)
     return frozenset(queue.attempts(connection, scope))

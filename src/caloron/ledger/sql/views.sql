@@ -91,4 +91,4 @@ CREATE TEMP TABLE records (sprint, made_by, data)
 -- name: light_sprint
 SELECT data FROM sprints ORDER BY id = :running DESC, number DESC LIMIT 1
 -- name: light_tasks
-SELECT data FROM tasks WHERE sprint = :sprint ORDER BY position
+SELECT status, data FROM tasks WHERE sprint = :sprint ORDER BY position
