@@ -41,6 +41,18 @@ class Failure(TypedDict):
     hint: NotRequired[str]
 
 
+class NextStep(TypedDict):
+    """`caloron` alone: the next sensible step in this folder."""
+
+    message: str
+    next: str
+
+
+class Help(TypedDict):
+    command: str
+    help: str
+
+
 class Init(TypedDict):
     name: str
     path: str
@@ -91,12 +103,12 @@ class Project(TypedDict):
     problem: str
 
 
-class ProjectsList(TypedDict):
+class ProjectList(TypedDict):
     active: str | None
     projects: list[Project]
 
 
-class ProjectsSwitch(TypedDict):
+class ProjectSwitch(TypedDict):
     active: str
 
 
@@ -107,14 +119,14 @@ class Removed(TypedDict):
     kind: NotRequired[str]
 
 
-class ProjectsDelete(TypedDict):
+class ProjectDelete(TypedDict):
     deleted: str
     bytes: int
     parts: list[Removed]
     active: str | None
 
 
-class OrgInit(TypedDict):
+class ConventionsInit(TypedDict):
     path: str
 
 
@@ -126,7 +138,7 @@ class Conventions(TypedDict):
     warnings: list[str]
 
 
-class OrgValidate(Conventions):
+class ConventionsValidate(Conventions):
     valid: bool
 
 
@@ -233,8 +245,8 @@ class LastTick(DrivenSprint, SkippedTick):
 
 
 #: `from` is a keyword.
-Take = TypedDict(
-    "Take",
+Apply = TypedDict(
+    "Apply",
     {
         "project": str,
         "sprint_id": str | None,
@@ -476,7 +488,19 @@ class Verdict(TypedDict):
     author: str
 
 
+class Criterion(TypedDict):
+    """An acceptance criterion, and whether the reviewer found it met."""
+
+    text: str
+    met: bool
+    reason: str
+
+
 class ReportedTask(LinkedTask):
+    verify_summary: str
+    #: What the agent says about its change, one for each round.
+    summaries: list[str]
+    criteria: list[Criterion]
     pr_state: str | None
     pr_command: str | None
     merge_commit: str
@@ -635,6 +659,13 @@ class PrShow(PullRequest):
     merge_commit: str
     comments: list[Comment]
     reviews: list[Review]
+
+
+class PrCheckout(TypedDict):
+    number: int
+    repo: str
+    branch: str
+    head: str
 
 
 class PrDiff(TypedDict):
@@ -858,7 +889,7 @@ class ScheduleList(TypedDict):
     jobs: list[ScheduledJob]
 
 
-class Shell(TypedDict):
+class Serve(TypedDict):
     url: str
     root: str
     pid: int
@@ -1093,23 +1124,24 @@ class Version(TypedDict):
 
 #: The data of each command by the name in its envelope; several types are alternatives.
 COMMANDS: dict[str, type | tuple[type, ...]] = {
+    "caloron": NextStep,
+    "help": Help,
     "init": Init,
     "config.get": ConfigGet,
     "config.set": ConfigSet,
     "config.list": ConfigList,
-    "projects.list": ProjectsList,
-    "projects.switch": ProjectsSwitch,
-    "projects.delete": ProjectsDelete,
-    "org.init": OrgInit,
-    "org.show": Conventions,
-    "org.validate": OrgValidate,
+    "project.list": ProjectList,
+    "project.switch": ProjectSwitch,
+    "project.delete": ProjectDelete,
+    "conventions.init": ConventionsInit,
+    "conventions.show": Conventions,
+    "conventions.validate": ConventionsValidate,
     "doctor": Doctor,
     "sprint": DrivenSprint,
-    "kickoff": DrivenSprint,
     "resume": DrivenSprint,
     "stop": Stop,
     "tick": (Tick, LastTick, SkippedTick),
-    "take": Take,
+    "apply": Apply,
     "discard": Discard,
     "status": (Status, NoProject),
     "why": Why,
@@ -1126,10 +1158,15 @@ COMMANDS: dict[str, type | tuple[type, ...]] = {
     "issue.list": IssueList,
     "issue.show": IssueShow,
     "issue.comment": IssueComment,
+    "issue.create": Issue,
+    "issue.edit": Issue,
+    "issue.label": Issue,
     "issue.close": Issue,
     "issue.reopen": Issue,
     "pr.list": PrList,
     "pr.show": PrShow,
+    "pr.checkout": PrCheckout,
+    "pr.comment": IssueComment,
     "pr.diff": PrDiff,
     "pr.review": PrReview,
     "pr.merge": PrMerge,
@@ -1150,7 +1187,7 @@ COMMANDS: dict[str, type | tuple[type, ...]] = {
     "schedule.run": ScheduleRun,
     "schedule.check": ScheduleCheck,
     "schedule.list": ScheduleList,
-    "shell": Shell,
+    "serve": Serve,
     "harness.start": HarnessStart,
     "state.show": StateShow,
     "state.verify": StateVerify,
