@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from caloron.graph.catalogue import Catalogue, resolve
-from caloron.graph.checker.checker import Called, CheckResult, check
+from caloron.graph.checker import Called, CheckResult, check
 from caloron.graph.errors import CheckError, Refused
 from caloron.graph.nodes import (
     ROOT,

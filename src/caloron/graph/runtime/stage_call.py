@@ -7,7 +7,6 @@ import threading
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from caloron.graph.checker.subtyping import find_type_error
 from caloron.graph.errors import (
     BudgetExceeded,
     Cancelled,
@@ -41,6 +40,7 @@ from caloron.graph.stage import (
     define,
     with_config,
 )
+from caloron.graph.subtyping import find_type_error
 from caloron.graph.types import NType
 
 if TYPE_CHECKING:
