@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import chain
 
 import msgspec
 
@@ -111,15 +110,14 @@ def prepare(
             raise Refused(errors, kind=kind)
     cost = sum(cost_of(stage.effects) for _, stage in stages)
     _require_budget(cost, permissions.budget_cents)
+    declared = [effect for _, effects, _ in needs for effect in effects]
     has_constants = any(isinstance(node, Const) for _, node in walk(root))
     return Prepared(
         graph=graph,
         composition_id=composition_id(graph),
         root=root,
         checked=checked,
-        effects=effect_set(
-            [*chain(*(effects for _, effects, _ in needs)), *[PURE] * has_constants]
-        ),
+        effects=effect_set(declared + [PURE] * has_constants),
         warnings=resolved.warnings + _warnings_of(root, catalogue),
         catalogue=catalogue,
         cost_cents=cost,
