@@ -363,6 +363,9 @@ class Engine:
             case "edited":
                 plan = cleaned_plan(approval.plan, self.runtime.redactor)
                 self.ledger.edit_plan(self.sprint, plan, self.clock.now())
+            case "again":
+                remark = self.runtime.redactor.text(approval.remark)
+                self.ledger.send_back_plan(self.sprint, remark, self.clock.now())
             case "yes":
                 self.ledger.append_facts(self.sprint, [PlanApproved()])
         self.signal.notify()

@@ -19,6 +19,7 @@ from caloron.domain.model.plan import PlannedTask, PlanProblem
 from caloron.domain.model.sprint import (
     MainHealth,
     Planning,
+    SourceIssues,
     Sprint,
     SprintSettings,
     State,
@@ -114,6 +115,7 @@ class Session:
         parallel: int,
         ask: bool,
         plan_on_forge: bool = False,
+        source: SourceIssues | None = None,
     ) -> str:
         """Record a new sprint with its goal and, if there is one already, its plan."""
         config = self.project.config
@@ -138,7 +140,7 @@ class Session:
                 unsandboxed=choices.unsandboxed,
                 retro_by=_retro_by(config),
             ),
-            planning=Planning(given_plan=cleaned_plan(plan or (), redactor)),
+            planning=Planning(given_plan=cleaned_plan(plan or (), redactor), source=source),
             main_health=MainHealth(baseline=""),
         )
         self.in_step = catch_up(self.project, self.forge)
