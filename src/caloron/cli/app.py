@@ -45,6 +45,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "logs": ("inspect.task:logs", "Show the output of the agents of a task."),
     "trace": ("inspect.task:trace", "Show every event of a task in order."),
     "agents": ("inspect.agents:agents", "Show agents with attempts, time and cost."),
+    "attach": ("sprint.detach:attach", "Watch a running sprint; Ctrl-C leaves the view only."),
     "stop": ("sprint.stop:stop", "Stop the running sprint (resumable)."),
     "resume": ("sprint.sprint:resume", "Continue a sprint that was stopped or crashed."),
     "tick": ("sprint.tick:tick", "Advance a sprint once (for cron)."),

@@ -23,7 +23,13 @@ from caloron.domain.model.effects import (
     RetryEffect,
     StartWork,
 )
-from caloron.domain.model.facts import Fact, PlanEdited, PlanSentBack, RunInterrupted, SprintDiscarded
+from caloron.domain.model.facts import (
+    Fact,
+    PlanEdited,
+    PlanSentBack,
+    RunInterrupted,
+    SprintDiscarded,
+)
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.snapshots import Snapshot, observation_id
 from caloron.domain.model.sprint import Sprint, State
