@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -135,11 +136,11 @@ def _watch(paths: ProjectPaths, name: str, view: Listener) -> tuple[State, list[
     before: State | None = None
     while True:
         # Ask first: an engine that ends meanwhile has committed its last state.
-        driven = is_running(paths, name)
+        is_driven = is_running(paths, name)
         with closing(require_ledger(paths)) as connection:
             state = read_state(connection, name)
             outage = reading.read_outage(connection, name)
-            driven = driven or name in reading.ticked_sprints(connection)
+            ticked = name in reading.ticked_sprints(connection)
             agents = orphaned_agents(paths, connection, name)
         moves = _moves(before, state)
         if moves:
@@ -147,7 +148,8 @@ def _watch(paths: ProjectPaths, name: str, view: Listener) -> tuple[State, list[
         view.state(state)
         announcer = announcer or Announcer(view.message, state, verification_off=False)
         announcer.announce(state, outage)
-        if state.sprint.phase == "ended" or not driven or state.sprint.availability.pause_reason:
+        is_over = state.sprint.phase == "ended" or state.sprint.availability.pause_reason
+        if not is_driven and (is_over or not ticked):
             return state, agents
         before = state
         time.sleep(_POLL_S)
@@ -189,10 +191,9 @@ def _end(paths: ProjectPaths, state: State, agents: list[dict[str, Any]], flags:
     raise Failed("STOPPED", "\n".join(lines), hint=f"continue: {resume}", data=data)
 
 
-def leave_terminal() -> None:
+def leave_terminal(handles: Sequence[int]) -> None:
     """Stop writing to a terminal that was closed: each write would fail."""
     null = os.open(os.devnull, os.O_RDWR)
-    for handle in (0, 1, 2):
-        if os.isatty(handle):
-            os.dup2(null, handle)
+    for handle in handles:
+        os.dup2(null, handle)
     os.close(null)

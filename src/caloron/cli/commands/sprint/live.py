@@ -6,7 +6,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -85,7 +85,9 @@ def _no_caret_echo() -> Iterator[None]:
     try:
         yield
     finally:
-        termios.tcsetattr(0, termios.TCSADRAIN, before)
+        # A terminal that was closed needs no setting.
+        with suppress(termios.error):
+            termios.tcsetattr(0, termios.TCSADRAIN, before)
 
 
 class Attempt(NamedTuple):

@@ -313,14 +313,19 @@ class Run:
 
     def _handle_signals(self, engine: Engine, view: Listener) -> None:
         signals: list[int] = []
+        # A closed terminal no longer says that it is one.
+        terminal = [handle for handle in (0, 1, 2) if os.isatty(handle)]
 
         def stop_or_exit(number: int, _frame: FrameType | None) -> None:
+            if number == signal.SIGHUP and signals:
+                # The kernel and the shell both report a closed terminal.
+                return
             if signals:
                 # The second signal: exit at once. Everything needed to resume is recorded.
                 os._exit(STOPPED)
             signals.append(number)
             if number == signal.SIGHUP:
-                leave_terminal()
+                leave_terminal(terminal)
                 self._hung_up = self._session.project.config.on_hangup == "continue"
             again = " (press Ctrl-C again to quit now)" if number == signal.SIGINT else ""
             view.message(f"stopping: saving agents' work{again}")
