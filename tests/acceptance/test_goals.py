@@ -53,8 +53,8 @@ def test_a_goal_that_cannot_be_read_starts_nothing_and_says_why(home: Home) -> N
         answer = home.caloron("sprint", "--file", str(file), "--yes")
         assert (answer.code, words in answer.error["message"]) == (code, True), answer
     assert home.caloron("sprint", "-", "--yes").error["code"] == "INVALID_ARGS"
-    for words in ((), ("go", "--file", str(large)), ("go", "--close-issues")):
-        assert home.caloron("sprint", *words, "--yes").code == 2
+    for arguments in ((), ("go", "--file", str(large)), ("go", "--close-issues")):
+        assert home.caloron("sprint", *arguments, "--yes").code == 2
     assert not (home.project() / "ledger.sqlite").exists()
 
 

@@ -41,6 +41,7 @@ from caloron.cli.commands.sprint.result import (
     STOPPED,
     answer_begun,
     answer_held,
+    report,
     sprint_answer,
 )
 from caloron.cli.project_view import ensure_unlocked
@@ -50,7 +51,6 @@ from caloron.engine.loop import Engine
 from caloron.engine.session import Choices, Session, exclusive, refuse_if_unreachable
 from caloron.engine.signals import Listener
 from caloron.errors import NotFound, PreconditionFailed
-from caloron.ids import sprint_number
 from caloron.ledger.ledger import Ledger, read_state
 from caloron.ledger.locate import ProjectPaths
 from caloron.ledger.projects import load_project
@@ -173,7 +173,7 @@ def _run_new(
             return answer_begun(session, session.ledger.state(name), extra)
         run = Run(session, name, request.choices, Approver(approval, session, detach=detach))
         answer = run.to_answer(extra, detach=detach, plan_only=approval == "hold")
-    return answer if answer is not None else run.detached(extra)
+    return answer if answer is not None else run.detached()
 
 
 def _can_ask() -> bool:
@@ -233,7 +233,7 @@ def resume(
         approver = Approver(approval, session, edit_first=edit, detach=detach)
         run = Run(session, name, choices, approver)
         answer = run.to_answer({}, detach=detach)
-    return answer if answer is not None else run.detached({})
+    return answer if answer is not None else run.detached()
 
 
 def _sprint_to_resume(ledger: Ledger) -> str:
@@ -266,6 +266,7 @@ class Run:
         self._name = name
         self._choices = choices
         self._approver = approver
+        self._data: dict[str, Any] = {}
         #: The terminal was closed, and another process goes on with the sprint.
         self._hung_up = False
 
@@ -276,23 +277,24 @@ class Run:
         session, approver = self._session, self._approver
         waits = session.ledger.state(self._name).sprint.phase in ("planning", "approval")
         if detach and not (waits and approver.talks):
+            self._data = report(session, session.ledger.state(self._name)) | extra
             return None
         state = self._drive()
+        self._data = report(session, state) | extra
         if self._hung_up or (detach and approver.approved):
             return None
         if plan_only and state.sprint.phase == "approval":
             return answer_held(session, state, extra)
         return sprint_answer(session, state, extra)
 
-    def detached(self, extra: dict[str, Any]) -> Answer:
+    def detached(self) -> Answer:
         """Let a process without a terminal drive the sprint on, after this one unlocked it."""
         project, config = self._session.project, self._session.project.config
         options = ["--timeout", str(config.timeout_s), "--po-timeout", str(config.po_timeout_s)]
         # Only a person's yes is passed on: a plan that nobody saw waits.
         options += ["--yes"] if self._approver.approves else []
         options += ["--debug"] if self._choices.debug else []
-        data = {"sprint_id": self._name, "number": sprint_number(self._name)}
-        return detached_answer(project, self._name, tuple(options), data | extra)
+        return detached_answer(project, self._name, tuple(options), self._data)
 
     def _drive(self) -> State:
         session, name = self._session, self._name
