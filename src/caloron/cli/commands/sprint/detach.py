@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -189,11 +187,3 @@ def _end(paths: ProjectPaths, state: State, agents: list[dict[str, Any]], flags:
     lines = [f"sprint {name} is not running{f': {reason}' if reason else ''}"]
     lines += [orphan_line(agent) for agent in agents]
     raise Failed("STOPPED", "\n".join(lines), hint=f"continue: {resume}", data=data)
-
-
-def leave_terminal(handles: Sequence[int]) -> None:
-    """Stop writing to a terminal that was closed: each write would fail."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for handle in handles:
-        os.dup2(null, handle)
-    os.close(null)

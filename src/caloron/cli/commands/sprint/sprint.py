@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from types import FrameType
 from typing import Any
@@ -23,7 +24,6 @@ from caloron.cli.app import (
     sprint_name,
 )
 from caloron.cli.commands.sprint.approval import ApprovalMode, Approver
-from caloron.cli.commands.sprint.detach import detached_answer, leave_terminal
 from caloron.cli.commands.sprint.live import LiveTable, view_of
 from caloron.cli.commands.sprint.request import (
     SprintOptions,
@@ -289,6 +289,9 @@ class Run:
 
     def detached(self) -> Answer:
         """Let a process without a terminal drive the sprint on, after this one unlocked it."""
+        # Most sprints do not need it.
+        from caloron.cli.commands.sprint.detach import detached_answer
+
         project, config = self._session.project, self._session.project.config
         options = ["--timeout", str(config.timeout_s), "--po-timeout", str(config.po_timeout_s)]
         # Only a person's yes is passed on: a plan that nobody saw waits.
@@ -327,7 +330,7 @@ class Run:
                 os._exit(STOPPED)
             signals.append(number)
             if number == signal.SIGHUP:
-                leave_terminal(terminal)
+                _leave_terminal(terminal)
                 self._hung_up = self._session.project.config.on_hangup == "continue"
             again = " (press Ctrl-C again to quit now)" if number == signal.SIGINT else ""
             view.message(f"stopping: saving agents' work{again}")
@@ -339,6 +342,14 @@ class Run:
             # `nohup` has SIGHUP ignored, and that must stay so.
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, stop_or_exit)
+
+
+def _leave_terminal(handles: Sequence[int]) -> None:
+    """Stop writing to a terminal that was closed: each write would fail."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for handle in handles:
+        os.dup2(null, handle)
+    os.close(null)
 
 
 def _show_conditions(session: Session, engine: Engine, listener: Listener) -> None:
