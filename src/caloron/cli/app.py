@@ -57,7 +57,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("inspect.outcome:show", "Show one sprint with each of its tasks."),
     "metrics": ("inspect.outcome:metrics", "Show the numbers of all sprints together."),
     "retro": ("inspect.outcome:retro", "Show the retro of a sprint."),
-    "issue": ("forge:issue", "Read, comment and close issues on the forge."),
+    "issue": ("forge:issue", "Create, read, change and close issues on the forge."),
     "pr": ("forge:pr", "Read, review and merge pull requests on the forge."),
     "graph": ("graph.graph:graph", "Check, run and inspect graphs of typed stages."),
     "stage": ("graph.stage:stage", "List, run, add and test the stages of graphs."),
