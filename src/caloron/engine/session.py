@@ -133,6 +133,8 @@ class Session:
                 author=self.forge.author,
                 reviewer=self.forge.reviewer,
                 main_branch=self.forge.main,
+                merge_style=config.merge_style,
+                forge_is_local=not self.project.is_remote,
                 ask_before_running=ask,
                 plan_on_forge=plan_on_forge and bool(self.forge.url(1)),
                 framework=config.framework,

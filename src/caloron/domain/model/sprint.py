@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from caloron.domain.model.merge import Train
+from caloron.domain.model.merge import MergeStyle, Train
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.retro_answer import Insight
 from caloron.domain.model.snapshots import (
@@ -53,6 +53,9 @@ class SprintSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: The account of our reviews; empty: the same.
     reviewer: str = ""
     main_branch: str = "main"
+    merge_style: MergeStyle = "merge"
+    #: The forge is on this disk: outside of it, its numbers of issues mean something else.
+    forge_is_local: bool = False
     ask_before_running: bool = False
     #: A plan that waits for approval is shown as an issue.
     plan_on_forge: bool = False

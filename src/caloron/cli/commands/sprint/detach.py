@@ -92,7 +92,7 @@ def detached_answer(
     return Answer(data | more, lines)
 
 
-@command(project=True)
+@command(project=True, examples=["caloron attach", "caloron attach 3"])
 @sprint_argument
 def attach(sprint: str | None, project: str | None) -> Answer | int:
     """Watch the running sprint (or SPRINT) until it ends or stops; Ctrl-C leaves the view only.
@@ -101,10 +101,6 @@ def attach(sprint: str | None, project: str | None) -> Answer | int:
 
     Exit codes: those of the sprint: 0 every task is done; 10 it ended with tasks that need a
     person; 11 stopped and resumable. 0 also after Ctrl-C, because the sprint continues.
-
-    Examples:
-      caloron attach
-      caloron attach 3
     """
     paths = find_project(project)
     with closing(require_ledger(paths)) as connection:

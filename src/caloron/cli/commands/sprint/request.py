@@ -21,7 +21,7 @@ from caloron.agents.doctor import at_a_glance
 from caloron.cli import output
 from caloron.cli.app import (
     DryRun,
-    Positive,
+    Number,
     add_options,
     choice_options,
     exclude_each_other,
@@ -54,7 +54,7 @@ MAX_GOAL = 64_000
 #: A character has at most four bytes.
 _MAX_GOAL_BYTES = 4 * MAX_GOAL
 _AUTO = "auto"
-_SECONDS = Positive(max=30 * 86_400.0)
+_SECONDS = Number(0, 30 * 86_400.0, above=True)
 
 
 class _PlannerSeconds(click.ParamType[Any]):
@@ -80,7 +80,7 @@ class SprintOptions(NamedTuple):
     graph_input: str | None
     parallel: int | None
     timeout_s: float | None
-    po_timeout_s: float | str | None
+    planner_timeout_s: float | str | None
     framework: str | None
     budget_usd: float | None
     allow_red: bool
@@ -97,14 +97,14 @@ limit_options = add_options(
         "-t",
         "timeout_s",
         type=_SECONDS,
-        metavar="S",
+        metavar="SECONDS",
         help="Probe, restart, then end an agent that runs longer; for this run only.",
     ),
     click.option(
-        "--po-timeout",
-        "po_timeout_s",
+        "--planner-timeout",
+        "planner_timeout_s",
         type=_PlannerSeconds(),
-        metavar="auto|S",
+        metavar="auto|SECONDS",
         help="Longest run of the planner; auto: 300 s and 60 s per sprint so far, up to 900.",
     ),
 )
@@ -112,9 +112,9 @@ sprint_options = add_options(
     click.option("--file", "file", metavar="FILE", help="Read the goal from this text file."),
     click.option(
         "--from-issue",
-        type=click.IntRange(min=1),
+        type=Number(1),
         multiple=True,
-        metavar="N",
+        metavar="NUMBER",
         help="Take the goal from this issue of the project's forge; may be repeated.",
     ),
     click.option(
@@ -127,7 +127,7 @@ sprint_options = add_options(
     click.option(
         "--graph",
         "-g",
-        metavar="FILE|NAME",
+        metavar="FILE or NAME",
         help="Plan with this graph: a file, or a built-in name such as `full_cycle`.",
     ),
     click.option(
@@ -138,15 +138,15 @@ sprint_options = add_options(
     click.option(
         "--parallel",
         "-n",
-        type=click.IntRange(1, 256),
-        metavar="N",
+        type=Number(1, 256),
+        metavar="NUMBER",
         help="Maximum number of agents at a time.",
     ),
     limit_options,
     click.option(
         "--framework",
         "-f",
-        metavar="F",
+        metavar="NAME",
         help="Agent framework for a new project (default: detected on PATH).",
     ),
     choice_options,
@@ -179,7 +179,7 @@ def resolve_request(
     _check_sources(options)
     plan = read_plan(Path(options.plan)) if options.plan else None
     known, draft = _find_or_draft(project_name, options.framework)
-    project = with_limits(known, options.timeout_s, options.po_timeout_s)
+    project = with_limits(known, options.timeout_s, options.planner_timeout_s)
     source = None
     if options.from_issue:
         source = SourceIssues(
@@ -410,16 +410,16 @@ def _single_task(goal: str) -> PlannedTask:
 
 
 def with_limits(
-    project: Project, timeout_s: float | None, po_timeout_s: float | str | None
+    project: Project, timeout_s: float | None, planner_timeout_s: float | str | None
 ) -> Project:
     """The project with the limits of this run."""
-    config, planner_s = project.config, po_timeout_s
+    config, planner_s = project.config, planner_timeout_s
     if planner_s == _AUTO:
         planner_s = min(900.0, 300.0 + 60.0 * last_sprint_number(project))
     config = msgspec.structs.replace(
         config,
         timeout_s=timeout_s or config.timeout_s,
-        po_timeout_s=float(planner_s or config.po_timeout_s),
+        planner_timeout_s=float(planner_s or config.planner_timeout_s),
     )
     return dataclasses.replace(project, config=config)
 
