@@ -10,9 +10,20 @@ from typing import Literal, NamedTuple
 
 from caloron.domain.model.status import Step
 
-#: `po` is the planner: ids of work, folders of runs, settings, JSON output and `CALORON_ROLE` have
-#: had that name since the first Caloron.
+#: `po` is the planner: ids of work, folders of runs, JSON output and `CALORON_ROLE` have had that
+#: name since the first Caloron. People read and write `planner`.
 Role = Literal["po", "implement", "review", "fix", "resolve", "check", "retro", "verify"]
+
+
+def shown_role(role: str) -> str:
+    """The name of a role for people."""
+    return "planner" if role == "po" else role
+
+
+def stored_role(name: str) -> str:
+    """The role that a person names."""
+    return "po" if name == "planner" else name
+
 
 REVIEWER = "reviewer-1"
 PLANNER = "planner-1"

@@ -13,7 +13,7 @@ from caloron.domain.model.task import Task
 from caloron.domain.reporting.explain import why
 
 Kind = Literal[
-    "escalated", "review", "approval", "halted", "stopped", "no_plan", "resume", "discard", "take"
+    "escalated", "review", "approval", "halted", "stopped", "no_plan", "resume", "discard", "apply"
 ]
 
 

@@ -50,6 +50,11 @@ SELECT w.id, l.token, (SELECT number FROM sprints
 FROM work_items w JOIN leases l ON l.item = w.id
 WHERE w.status = 'in_flight' AND w.status IN ('pending', 'in_flight') AND l.result IS NULL
 ORDER BY w.created_at, w.id
+-- name: running
+SELECT w.id, l.token, l.started_at AS started, w.updated_at AS claimed
+FROM work_items w JOIN leases l ON l.item = w.id
+WHERE w.status = 'in_flight' AND w.status IN ('pending', 'in_flight') AND l.result IS NULL
+ORDER BY w.created_at, w.id
 -- name: live_agent
 SELECT l.item FROM leases l JOIN work_items w ON w.id = l.item
 WHERE w.status = 'in_flight' AND l.result IS NULL AND l.expires_at > (SELECT ms FROM clock)
@@ -111,3 +116,9 @@ CREATE TEMP TABLE records (sprint, made_by, data)
 SELECT data FROM sprints ORDER BY id = :running DESC, number DESC LIMIT 1
 -- name: light_tasks
 SELECT data FROM tasks WHERE sprint = :sprint ORDER BY position
+-- name: sprint_names
+SELECT number FROM sprints ORDER BY number DESC
+-- name: task_names
+-- The tasks of the last sprint.
+SELECT id FROM tasks WHERE sprint = (SELECT id FROM sprints ORDER BY number DESC LIMIT 1)
+ORDER BY position

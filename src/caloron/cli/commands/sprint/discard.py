@@ -11,7 +11,7 @@ import click
 from caloron.cli import output
 from caloron.cli.app import Answer, DryRun, command, confirm, planned, sprint_argument
 from caloron.cli.commands.forge import person
-from caloron.cli.commands.sprint.take import merge_commits
+from caloron.cli.commands.sprint.apply import merge_commits
 from caloron.cli.format import counted
 from caloron.cli.project_view import ensure_unlocked, known_forge, require_ledger
 from caloron.domain.model.snapshots import IssueSnapshot
@@ -26,7 +26,9 @@ from caloron.ledger.projects import Project, load_project
 from caloron.ledger.run_history import find_sprint
 
 
-@command(project=True, dry_run=True)
+@command(
+    project=True, dry_run=True, examples=["caloron discard --dry-run", "caloron discard 3 --yes"]
+)
 @sprint_argument
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 def discard(sprint: str | None, yes: bool, dry_run: bool, project: str | None) -> Answer | DryRun:
@@ -34,10 +36,6 @@ def discard(sprint: str | None, yes: bool, dry_run: bool, project: str | None) -
 
     Unfinished tasks are cancelled, their issues and pull requests closed with a comment. Merged
     work stays merged, branches and saved work are kept. It shows what is cancelled, and asks.
-
-    Examples:
-      caloron discard --dry-run
-      caloron discard 3 --yes
     """
     loaded = load_project(project)
     with closing(require_ledger(loaded)) as connection:

@@ -10,7 +10,7 @@ import msgspec
 from caloron.cli import output
 from caloron.cli.app import Answer, Failed
 from caloron.cli.format import counted
-from caloron.cli.project_view import known_forge, project_flag, take_command
+from caloron.cli.project_view import apply_command, known_forge, project_flag
 from caloron.cli.sprint_view import sprint_data, task_data
 from caloron.domain.model.sprint import State
 from caloron.domain.model.task import Task
@@ -90,9 +90,9 @@ def _stopped_answer(session: Session, state: State, data: dict[str, Any]) -> int
     if sprint.phase == "approval":
         hint += " --yes"
     line = _stopped_line(state)
-    if sprint.availability.pause_reason or sprint.phase == "approval" or output.wants_json():
+    if sprint.availability.pause_reason or output.wants_json():
         raise Failed("STOPPED", line, hint=hint, data=data)
-    # A person stopped the sprint, so for people that is no error.
+    # A person stopped the sprint or did not approve it, so for people that is no error.
     output.success(output.current_command(), {}, f"{line}.\nContinue with: {hint}")
     return STOPPED
 
@@ -103,7 +103,7 @@ def _stopped_line(state: State) -> str:
         return f"sprint {sprint.id} waits: {sprint.availability.pause_reason}"
     if sprint.phase == "approval":
         return (
-            f"the plan of sprint {sprint.id} ({counted(len(tasks), 'task')}) waits for approval;"
+            f"The plan of sprint {sprint.id} ({counted(len(tasks), 'task')}) waits for approval;"
             " nothing was started (change it: caloron resume --edit; discard it: caloron discard)"
         )
     if not tasks:
@@ -124,7 +124,7 @@ def _without_plan(state: State) -> PreconditionFailed:
             hint=f"fix main and run `caloron resume {sprint.id}`, or continue anyway with"
             f" --allow-red; the whole output is in {sprint.planning.failure_log}",
         )
-    hint = "fix that, then `caloron resume`; `caloron logs po` shows the output of the planner"
+    hint = "fix that, then `caloron resume`; `caloron logs planner` shows the output of the planner"
     if sprint.planning.failure.startswith("the plan is not valid"):
         hint = "rephrase the goal, give a plan with --plan FILE, or `caloron resume`"
     return PreconditionFailed(
@@ -146,7 +146,7 @@ def report(session: Session, state: State) -> dict[str, Any]:
         "project": project.name,
         "work_time_s": work_time_s,
         "tasks": [_task(session, state, task) for task in state.tasks.values()],
-        "bring": take_command(project, state, project_flag(project, project.name)),
+        "bring": apply_command(project, state, project_flag(project, project.name)),
         "forge": known_forge(project)["url"] if project.is_remote else str(project.forge_git),
         "state_file": str(kv_path(state.sprint.id)),
     }
