@@ -210,6 +210,15 @@ class DrivenSprint(SprintState):
     estimate: NotRequired[Estimate]
 
 
+class Attach(SprintRef):
+    project: str
+    running: bool
+    goal: str
+    phase: str
+    completed_tasks: int
+    total_tasks: int
+
+
 class Stop(TypedDict):
     project: str
     stopped: bool
@@ -1139,6 +1148,7 @@ COMMANDS: dict[str, type | tuple[type, ...]] = {
     "doctor": Doctor,
     "sprint": DrivenSprint,
     "resume": DrivenSprint,
+    "attach": Attach,
     "stop": Stop,
     "tick": (Tick, LastTick, SkippedTick),
     "apply": Apply,
