@@ -210,13 +210,9 @@ class DrivenSprint(SprintState):
     estimate: NotRequired[Estimate]
 
 
-class Attach(SprintRef):
+class Attach(SprintState):
     project: str
     running: bool
-    goal: str
-    phase: str
-    completed_tasks: int
-    total_tasks: int
 
 
 class Stop(TypedDict):
