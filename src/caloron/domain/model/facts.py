@@ -132,7 +132,7 @@ def is_red(fact: WorkEnded) -> bool:
 def red_line(fact: WorkEnded) -> str:
     """Return the line that shows why a verification is red."""
     if fact.timed_out:
-        return "it ran out of time"
+        return "it timed out"
     return fact.limit_hit or fact.last_line or f"exit code {fact.exit_code}"
 
 
@@ -212,6 +212,17 @@ class PlanEdited(msgspec.Struct, frozen=True, kw_only=True, tag="plan_edited"):
         return f"plan_edited/{self.at}"
 
 
+class PlanSentBack(msgspec.Struct, frozen=True, kw_only=True, tag="plan_sent_back"):
+    """A person wants another plan than the one that waits for approval."""
+
+    remark: str
+    at: float
+
+    @property
+    def id(self) -> str:
+        return f"plan_sent_back/{self.at}"
+
+
 class SprintDiscarded(msgspec.Struct, frozen=True, kw_only=True, tag="sprint_discarded"):
     """A person discarded the sprint."""
 
@@ -227,6 +238,7 @@ Fact = (
     | EffectFailed
     | PlanApproved
     | PlanEdited
+    | PlanSentBack
     | SprintDiscarded
     | IssueSnapshot
     | PullSnapshot

@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from hashlib import sha256
 
 from caloron.domain.model.snapshots import inert, marker, with_section
-from caloron.domain.model.sprint import Sprint
+from caloron.domain.model.sprint import Sprint, State
+from caloron.domain.model.status import Status
 from caloron.domain.model.task import Criterion, Task
-from caloron.domain.reporting.kpis import verification_of
+from caloron.domain.reporting.waiting import verification_of
 
 #: The prefix of the keys of effects that are still done for a discarded sprint.
 DISCARD_KEY = "discard/"
@@ -51,6 +52,7 @@ def issue_body(sprint: Sprint, task: Task) -> str:
     criteria = "\n".join(f"- [ ] {line}" for line in plan.acceptance)
     parts = [
         f"Task `{plan.id}` of sprint `{sprint.id}` ({plan.kind}), depends on {depends}.",
+        source_line(sprint),
         unmarked(plan.agent_prompt),
         f"### Acceptance\n{unmarked(criteria)}" if criteria else "",
         marker(issue_key(sprint.id, plan.id)),
@@ -64,7 +66,13 @@ def pull_title(task: Task) -> str:
 
 def pull_body(sprint: Sprint, task: Task) -> str:
     key = pull_key(sprint.id, task.id, task.links.generation)
-    body = f"Closes #{task.links.issue}\n\nAgent: caloron-agent-{task.agent}\n\n{marker(key)}"
+    parts = (
+        f"Closes #{task.links.issue}",
+        source_line(sprint),
+        f"Agent: caloron-agent-{task.agent}",
+        marker(key),
+    )
+    body = "\n\n".join(filter(None, parts))
     text = change_text(task)
     return with_section(body, section_name(sprint.id, task.id), text, add=True) if text else body
 
@@ -94,8 +102,8 @@ _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 def _summary(task: Task) -> str:
     first, *later = task.change.summaries
-    rounds = (f"**Later round {n}:** {text}" for n, text in enumerate(later, 1))
-    return _contained("\n\n".join((first, *rounds)))
+    rounds = (f"**Later round {n}:** {_contained(text)}" for n, text in enumerate(later, 1))
+    return "\n\n".join((_contained(first), *rounds))
 
 
 def _contained(text: str) -> str:
@@ -154,14 +162,15 @@ def merge_message(sprint: Sprint, task: Task, pull: int) -> str:
     The first line has the number of the pull request, unless the forge is on this disk: people push
     main to other forges, where the number would name something else.
     """
-    settings = sprint.settings
+    settings, title = sprint.settings, inert(pull_title(task))
     if settings.merge_style != "merge":
         # After a rebase the commits keep their own messages. This one is for a squash.
-        subject = task.plan.title if settings.forge_is_local else f"{task.plan.title} (#{pull})"
+        title = inert(task.plan.title)
+        subject = title if settings.forge_is_local else f"{title} (#{pull})"
     elif settings.forge_is_local:
-        subject = f"Merge {pull_title(task)}"
+        subject = f"Merge {title}"
     else:
-        subject = f"Merge pull request #{pull}: {pull_title(task)}"
+        subject = f"Merge pull request #{pull}: {title}"
     parts = (
         " ".join(subject.split()),
         inert("\n\n".join(task.change.summaries)),
@@ -182,14 +191,33 @@ def co_author(agent: str) -> str:
     return f"Co-authored-by: {agent} <{agent}@localhost>"
 
 
+def source_line(sprint: Sprint) -> str:
+    """Name the issues that the goal was taken from; empty: there are none."""
+    numbers = ", ".join(f"#{number}" for number in sprint.source_issues)
+    return f"For {numbers}." if numbers else ""
+
+
+def source_result(state: State) -> str:
+    """The comment on the issues of the goal when the sprint has its result."""
+    tasks = state.tasks.values()
+    done = sum(task.status is Status.DONE for task in tasks)
+    lines = [f"Sprint `{state.sprint.id}` finished {done} of {len(tasks)} tasks for this issue:\n"]
+    for task in tasks:
+        merged = f", merged in #{task.links.pull}" if task.links.pull else ""
+        outcome = merged if task.status is Status.DONE else f": {task.status}"
+        issue = f"#{task.links.issue} " if task.links.issue else ""
+        lines.append(f"- {issue}{unmarked(' '.join(task.plan.title.split()))}{outcome}")
+    return "\n".join(lines)
+
+
 def revert_title(task: Task) -> str:
     return f"Revert #{task.links.pull}: {pull_title(task)}"
 
 
 def revert_subject(sprint: Sprint, task: Task) -> str:
     """Return the first line of the commits that revert a change."""
-    local = sprint.settings.forge_is_local
-    return f"Revert {pull_title(task)}" if local else revert_title(task)
+    number = "" if sprint.settings.forge_is_local else f" #{task.links.pull}:"
+    return f"Revert{number} {inert(pull_title(task))}"
 
 
 def revert_merge_message(sprint: Sprint, task: Task, pull: int) -> str:
