@@ -127,7 +127,10 @@ COMMANDS: dict[str, Any] = {
              "active": "b", "...": "any"},
     "config.get": {"key": "s", "value": "any", "detected": "s"},
     "config.set": {"project": "s", "key": "s", "value": "any"},
-    "config.list": {"project": "s", "settings": {"*": "any"}, "detected": {"*": "s"}},
+    "config.list": {"project": "s", "settings": {"*": "any"}, "detected": {"*": "s"},
+                    "descriptions": {"*": "s"}},
+    "config.unset": {"project": "s", "key": "s", "value": "any"},
+    "config.edit": {"project": "s", "changed": ["s"]},
     "project.list": {"active": "s?", "projects": [
         {"name": "s", "active": "b", "repo": "s", "backend": "s", "framework": "s",
          "work_dir": "s", "problem": "s"}]},
