@@ -14,6 +14,7 @@ from benchmarks.measure import Measure, alternate, median, ratio
 from caloron.agents.sandbox import bubblewrap as sandbox
 from caloron.agents.supervise import supervise
 from caloron.ports import Network, SandboxSpec
+from tests.support.unsandboxed import as_argv
 
 _RUNS = 60
 _BARE = ("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--unshare-pid")
@@ -42,7 +43,7 @@ def _confined(workspace: Path, network: Network) -> Callable[[], float]:
 def _started(workspace: Path) -> Callable[[], float]:
     """Return the start alone: the command line is made while a workspace is prepared."""
     confined = sandbox.Bubblewrap().confine(("true",), SandboxSpec(workspace=workspace))
-    argv = supervise.as_argv(confined)
+    argv = as_argv(confined)
 
     def timed_run() -> float:
         began = time.perf_counter()

@@ -1,5 +1,10 @@
 """The exceptions of Caloron: each says what happened, to what, and what to do next."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class CaloronError(Exception):
     """A failure that a user can act on; carries the ACLI error code and the exit code."""
@@ -49,6 +54,15 @@ class PreconditionFailed(CaloronError):
 
 class StoreError(PreconditionFailed):
     """The database or a file could not be read or written; nothing was half written."""
+
+
+@contextmanager
+def store_errors(problem: str, *, hint: str) -> Iterator[None]:
+    """Turn an error of the system into a `StoreError`: the problem, its reason, and a hint."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{problem}: {error.strerror}", hint=hint) from error
 
 
 class ForgeError(CaloronError):

@@ -128,7 +128,7 @@ def test_a_backup_brings_back_everything_that_only_the_folder_has(
     assert home_copy.verify()["deviations"] == []
     with AgentInstance(agent) as home:
         assert home.work_items.get("mine").notes == "by me"
-        assert home.events.tail(1)[0].payload == '{"text":"mine"}'
+        assert home.events.since(0)[-1].payload == '{"text":"mine"}'
 
 
 def test_files_that_a_backup_cannot_contain_are_named_and_left_out(

@@ -1,4 +1,4 @@
-"""A sandbox for stages that confines nothing and passes the whole environment on."""
+"""A sandbox for stages that confines nothing, and sandboxed commands for `subprocess`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from caloron.graph.errors import StageTimedOut
 from caloron.graph.runners.subprocess import ProcessResult
+from caloron.ports import SandboxedCommand
 
 
 class Unsandboxed:
@@ -20,3 +21,11 @@ class Unsandboxed:
         except subprocess.TimeoutExpired as error:
             raise StageTimedOut("not done in time") from error
         return ProcessResult(done.returncode, done.stdout, done.stderr)
+
+
+def as_argv(command: SandboxedCommand) -> tuple[str, ...]:
+    """Return a sandboxed command for `subprocess`: a shell opens its files at their numbers."""
+    opens = " ".join(f'{fd}<"$f{fd}"' for fd in command.files)
+    names = " ".join(f"f{fd}=$1; shift;" for fd in command.files)
+    paths = map(str, command.files.values())
+    return ("/bin/sh", "-c", f'{names} exec "$@" {opens}', "sh", *paths, *command.argv)

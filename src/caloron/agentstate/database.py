@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from caloron.agentstate.records import encode
-from caloron.errors import NotFound, StoreError
+from caloron.errors import NotFound, StoreError, store_errors
 from caloron.store.database import (
     Database,
     load_statements,
@@ -50,12 +50,8 @@ def require_database(where: Path) -> Path:
 
 def open_database(path: Path) -> Database:
     """Open the database; create or migrate it if necessary."""
-    try:
+    with store_errors(f"cannot make {path.parent}", hint="choose another MF_INSTANCE_DIR"):
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(
-            f"cannot make {path.parent}: {error.strerror}", hint="choose another MF_INSTANCE_DIR"
-        ) from error
     db = Database(path, table=MIGRATIONS_TABLE, patience_s=_PATIENCE_S)
     try:
         # A list of statuses, as in the CHECK of the table, is a temporary table. One that could
@@ -98,7 +94,8 @@ def read_rows(path: Path, name: str, values: dict[str, Any]) -> Iterator[dict[st
         for row in connection.execute(READING[name], values):
             yield {name: _text(row[name]) for name in row.keys()}  # noqa: SIM118 - of a Row
     except sqlite3.Error as error:
-        if not _is_empty(connection):
+        tables = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'work_items'")
+        if tables.fetchone() is not None:
             raise store_error(path, error) from error
     finally:
         connection.close()
@@ -107,9 +104,3 @@ def read_rows(path: Path, name: str, values: dict[str, Any]) -> Iterator[dict[st
 def _text(value: Any) -> Any:
     """Another program may have written bytes where text belongs."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-
-
-def _is_empty(connection: sqlite3.Connection) -> bool:
-    """True for a file without the tables."""
-    row = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'work_items'").fetchone()
-    return row is None

@@ -84,10 +84,6 @@ class EventLog:
                 )
         return added
 
-    def tail(self, limit: int = 50) -> list[Event]:
-        """Return the newest events, the newest first."""
-        return [Event(*row) for row in self._db.rows(READING["tail"], {"limit": limit})]
-
     def since(self, ts: int) -> list[Event]:
         """Return every event from this time on, in order."""
         return [Event(*row) for row in self._db.rows(READING["since"], {"since": ts})]

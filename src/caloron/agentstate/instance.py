@@ -13,7 +13,7 @@ from caloron.agentstate.dashboard import NOT_YET, write_dashboard
 from caloron.agentstate.database import MIGRATION_NAMES, MIGRATIONS, open_database
 from caloron.agentstate.weekly_retro import write_weekly
 from caloron.agentstate.work_items import WorkItems
-from caloron.errors import AlreadyExists, CaloronError, StoreError
+from caloron.errors import AlreadyExists, CaloronError, store_errors
 from caloron.store.files import read_plain, write_atomic
 
 if TYPE_CHECKING:
@@ -185,12 +185,8 @@ def _folder(agent_dir: Path, name: str) -> Action:
     path = agent_dir / name
     if path.is_dir():
         return Action("skipped", f"{name}/", "exists")
-    try:
+    with store_errors(f"cannot make {path}", hint="make its folder writable for you"):
         path.mkdir(parents=True)
-    except OSError as error:
-        raise StoreError(
-            f"cannot make {path}: {error.strerror}", hint="make its folder writable for you"
-        ) from error
     return Action("created", f"{name}/")
 
 

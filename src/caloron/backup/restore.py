@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from caloron.backup.archive import DATABASES, Archive, Repository, refused, refused_newer
-from caloron.errors import AlreadyExists, PreconditionFailed, StoreError
+from caloron.errors import AlreadyExists, PreconditionFailed, StoreError, store_errors
 from caloron.forge.local.create import init_repository
 from caloron.forge.local.refs import ForgeRepository
 from caloron.git.command import GitError
@@ -225,7 +225,8 @@ class Restore:
         return files
 
     def _rename(self, stage: Path) -> str:
-        try:
+        hint = "make that folder writable for you; the project is unchanged"
+        with store_errors(f"cannot rename the project to {self.place}", hint=hint):
             if not self.place.exists():
                 stage.rename(self.place)
                 sync_directory(self.place.parent)
@@ -240,11 +241,6 @@ class Restore:
                 self.place.rename(kept)
                 stage.rename(self.place)
             sync_directory(self.place.parent)
-        except OSError as error:
-            raise StoreError(
-                f"cannot rename the project to {self.place}: {error.strerror}",
-                hint="make that folder writable for you; the project is unchanged",
-            ) from error
         return str(kept)
 
     def _refused(self, reason: str) -> PreconditionFailed:
@@ -268,14 +264,12 @@ def _sprints_of(name: str) -> set[str]:
 def stage_for(name: str) -> Iterator[Path]:
     """Create a folder beside the projects; delete it afterwards if it was not renamed."""
     folder = project_path(name).parent
-    try:
+    with store_errors(
+        f"cannot restore project {name} in {folder}",
+        hint="free some space, make that folder writable for you, or choose another with"
+        " CALORON_HOME; a project that was there is unchanged",
+    ):
         home().mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(exist_ok=True)
         with staging(folder, ".restore") as stage:
             yield stage
-    except OSError as error:
-        raise StoreError(
-            f"cannot restore project {name} in {folder}: {error.strerror}",
-            hint="free some space, make that folder writable for you, or choose another with"
-            " CALORON_HOME; a project that was there is unchanged",
-        ) from error

@@ -234,7 +234,9 @@ def _is_applied(project: Project, state: State) -> bool:
     from caloron.git.checkout import Checkout
 
     repository, commits = project.repository, merge_commits(state)
-    return bool(repository and commits and Checkout(repository).contains(*commits))
+    if not repository or not commits:
+        return False
+    return Checkout(repository).contains(project.git_here, *commits)
 
 
 def disk_usage(root: Path) -> int:

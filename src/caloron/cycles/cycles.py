@@ -11,7 +11,7 @@ from typing import Any
 from caloron.cycles.report import Report, report_of
 from caloron.cycles.state import RESULTS, CycleState
 from caloron.cycles.storage import CycleFiles, LoadedState, Location, Log, location_of
-from caloron.errors import CaloronError, InUse, PreconditionFailed, StoreError, UsageError
+from caloron.errors import CaloronError, InUse, PreconditionFailed, UsageError, store_errors
 from caloron.store.files import read_text, write_atomic
 from caloron.store.lock import ProcessIdentity, this_process
 
@@ -83,12 +83,8 @@ class Cycles:
     def clear_stop(self) -> bool:
         """Withdraw the request; False if there was none."""
         requested = bool(self.stop_request())
-        try:
+        with store_errors(f"cannot remove {self.location.stop}", hint="remove it yourself"):
             self.location.stop.unlink(missing_ok=True)
-        except OSError as error:
-            raise StoreError(
-                f"cannot remove {self.location.stop}: {error.strerror}", hint="remove it yourself"
-            ) from error
         return requested
 
     def begin(

@@ -27,7 +27,7 @@ from caloron.cycles.state import (
     render,
     state_data,
 )
-from caloron.errors import StoreError, UsageError
+from caloron.errors import StoreError, UsageError, store_errors
 from caloron.places import home
 from caloron.store.crash import crashpoint
 from caloron.store.files import append_line, read_plain, remove_leftovers, write_atomic
@@ -185,12 +185,8 @@ class CycleFiles:
 
     def _store_highest(self) -> None:
         """Store the number in the lock file too: state and log may come back from a backup."""
-        try:
+        with store_errors(f"cannot write {self.location.lock}", hint="free some space"):
             os.pwrite(self._lock, json.dumps({"cycle": self._highest}).encode().ljust(64), 0)
-        except OSError as error:
-            raise StoreError(
-                f"cannot write {self.location.lock}: {error.strerror}", hint="free some space"
-            ) from error
 
     def remove_temporary(self) -> None:
         """Remove the temporary files of killed writers; needs the lock."""
@@ -223,12 +219,8 @@ def _set_aside(path: Path, suffix: str) -> Path:
     while aside.exists():
         number += 1
         aside = wanted.with_name(f"{wanted.name}-{number}")
-    try:
+    with store_errors(f"cannot put {path} aside", hint="move it away yourself"):
         path.replace(aside)
-    except OSError as error:
-        raise StoreError(
-            f"cannot put {path} aside: {error.strerror}", hint="move it away yourself"
-        ) from error
     return aside
 
 
@@ -272,16 +264,12 @@ class Log:
         """Rename a long log; the next entry begins a new file."""
         if not self.path.exists() or self.path.stat().st_size < self._rotate_bytes:
             return False
-        try:
+        hint = "make its folder writable for you; nothing is lost"
+        with store_errors(f"cannot put {self.path} aside", hint=hint):
             for number in range(KEPT - 1, 0, -1):
                 if self._rotated(number).exists():
                     self._rotated(number).replace(self._rotated(number + 1))
             self.path.replace(self._rotated(1))
-        except OSError as error:
-            raise StoreError(
-                f"cannot put {self.path} aside: {error.strerror}",
-                hint="make its folder writable for you; nothing is lost",
-            ) from error
         crashpoint("log.rotate")
         return True
 

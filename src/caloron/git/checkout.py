@@ -1,4 +1,4 @@
-"""The user's own repository as it is checked out: its state, and merges of finished work into it.
+"""The user's own repository: its state, and finished work on its way into a branch.
 
 Git runs here with the user's own configuration: it is their repository, their identity and their
 rules for what is ignored. Nothing is ever forced, and a preview writes nothing.
@@ -7,13 +7,15 @@ rules for what is ignored. Nothing is ever forced, and a preview writes nothing.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from caloron.errors import NotFound, PreconditionFailed, UsageError
 from caloron.git.command import GitError, complaint, refuse_newer_format
@@ -38,6 +40,19 @@ _IN_THE_MIDDLE = {
     "REVERT_HEAD": "a revert",
     "BISECT_LOG": "a bisection",
 }
+#: The lines that name what a commit was made of: everything up to a commit, or one change.
+SQUASHED, PICKED = "Caloron-Applied: ", "(cherry picked from commit "
+_SQUASHED = re.compile(f"^{SQUASHED}([0-9a-f]{{40,64}})$", re.MULTILINE)
+_PICKED = re.compile(rf"^{re.escape(PICKED)}([0-9a-f]{{40,64}})\)$", re.MULTILINE)
+CO_AUTHOR = "Co-authored-by"
+#: The author of commits that only a preview needs.
+_PREVIEWER = {
+    f"GIT_{role}_{field}": "caloron"
+    for role in ("AUTHOR", "COMMITTER")
+    for field in ("NAME", "EMAIL")
+}
+#: A squash is looked for among so many of the user's own commits.
+_SEARCHED = 500
 
 
 @dataclass(frozen=True)
@@ -53,25 +68,56 @@ class Uncommitted:
 
 
 @dataclass(frozen=True)
-class MergePreview:
-    """The result of a merge, computed without changing anything."""
+class Wanted:
+    """A commit of another repository, and the form in which a branch is to get it."""
 
+    source: Path
+    commit: str
+    #: A ref of the source that contains the commit.
+    ref: str
+    #: The branch that gets it; empty: the one that is checked out.
+    branch: str = ""
+    #: One commit with all changes, instead of the commits themselves.
+    squash: bool = False
+    #: One commit with only what was changed since this commit.
+    since: str = ""
+
+
+How = Literal["nothing", "create", "fast-forward", "merge", "squash", "pick"]
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a branch would get, computed without changing anything."""
+
+    wanted: Wanted
     branch: str
+    #: The tip of the branch; empty: there is no such branch yet.
     old: str
-    new: str
-    #: `nothing`: the branch has it all; `fast-forward`: it has nothing else; `merge`: both went on.
-    how: str
-    commits: int
-    size: Size
-    #: The first lines of what was merged, newest first.
-    changes: tuple[str, ...] = ()
+    #: True if the branch is checked out here, so that files change.
+    here: bool
+    how: How = "nothing"
+    #: The commit below a new one, and what both sides of it are compared with.
+    parent: str = ""
+    base: str = ""
+    commits: int = 0
+    size: Size = field(default=Size(0, 0, 0))
+    #: The messages of what was merged, newest first, and the agents that share in it.
+    messages: tuple[str, ...] = ()
+    co_authors: tuple[str, ...] = ()
+
+    @property
+    def makes_commit(self) -> bool:
+        """True if one new commit has all the changes."""
+        return self.how in ("squash", "pick")
 
 
 class Checkout:
     """A work tree of the user's, with the branch that is checked out in it."""
 
-    def __init__(self, top: Path) -> None:
+    def __init__(self, top: Path, environment: dict[str, str] | None = None) -> None:
         self.top = top
+        self._environment = environment or {}
 
     @classmethod
     def around(cls, folder: Path) -> Checkout | None:
@@ -128,10 +174,31 @@ class Checkout:
                 changed.append(next(entries))
         return Uncommitted(tuple(changed), tuple(untracked))
 
-    def contains(self, *commits: str) -> bool:
-        """True if HEAD contains all these commits; False where git fails."""
-        done = _git(self.top, ("rev-list", "--count", *commits, "--not", "HEAD"))
-        return done.returncode == 0 and done.stdout.strip() == b"0"
+    def contains(self, source: Path, *commits: str, tip: str = "HEAD") -> bool:
+        """True if a branch has these commits of a repository, or commits made of them.
+
+        False where git fails.
+        """
+        with self._with_objects_of(source) as both:
+            return both._contains(tip, *commits)
+
+    def _contains(self, tip: str, *commits: str) -> bool:
+        done = self.process("rev-list", "--count", *commits, "--not", tip)
+        if done.returncode != 0 or done.stdout.strip() == b"0":
+            return done.returncode == 0
+        squashed, picked = self._applied(tip, *commits)
+        rest = [commit for commit in commits if commit not in picked]
+        done = self.process("rev-list", "--count", *rest, "--not", *squashed[:1])
+        return not rest or (bool(squashed) and done.stdout.strip() == b"0")
+
+    def _applied(self, tip: str, *theirs: str) -> tuple[list[str], list[str]]:
+        """The commits that own commits name as squashed, the last one first, and as picked.
+
+        A line in a commit of the project itself means nothing: an agent may have written it.
+        """
+        own = self.process("log", f"-{_SEARCHED}", "--format=%B", tip, "--not", *theirs)
+        lines = _text(own.stdout) if own.returncode == 0 else ""
+        return _SQUASHED.findall(lines), _PICKED.findall(lines)
 
     def refuse_unready(self) -> str:
         """The branch to merge into; refused while another operation is unfinished there."""
@@ -151,53 +218,146 @@ class Checkout:
         self.head()
         return branch
 
-    def preview_merge(self, source: Path, commit: str, main: str = "main") -> MergePreview:
-        """Preview a merge of `commit` of the repository `source`; refuse if it is not possible."""
-        branch, old = self.refuse_unready(), self.head()
-        with _combined_objects(self._objects(), source / "objects") as environment:
-            base = self._git("merge-base", old, commit, ok=(0, 1), environment=environment)
-            if not base:
-                raise PreconditionFailed(
-                    f"{branch} in {self.top} has no commit in common with the project",
-                    hint="check out the branch that the project was made from",
-                )
-            if base == commit:
-                return MergePreview(branch, old, commit, "nothing", 0, Size(0, 0, 0))
-            ahead = base != old
-            by_hand = ("git", "-C", str(self.top), "pull", "--no-rebase", str(source), main)
-            tree = self._merged_tree(old, commit, by_hand, environment) if ahead else commit
-            self._refuse_overwriting(old, tree, environment)
-            counted = self._git("rev-list", "--count", f"{old}..{commit}", environment=environment)
-            size = parse_numstat(
-                self._git("diff-tree", "-r", "-z", "--no-renames", "--numstat", old, tree,
-                          environment=environment)
-            )  # fmt: skip
-            merged = self._git(
-                "-c", "log.showSignature=false", "log", "--first-parent", "--format=%s",
-                f"{old}..{commit}", environment=environment,
-            )  # fmt: skip
-        how = "merge" if ahead else "fast-forward"
-        changes = tuple(merged.splitlines())
-        return MergePreview(branch, old, commit, how, int(counted), size, changes)
+    def preview(self, wanted: Wanted) -> Preview:
+        """Compute what the branch would get; refuse if that is not possible."""
+        branch, old, here = self.target(wanted.branch)
+        start = Preview(wanted, branch, old, here, parent=old or self.head())
+        with self._with_objects_of(wanted.source) as both:
+            preview = both._compared(start)
+            if preview.how == "nothing":
+                return preview
+            tree = both._tree(preview)
+            own = both._git("rev-parse", f"{preview.parent}^{{tree}}")
+            if preview.makes_commit and tree == own:
+                return replace(preview, how="nothing", commits=0)
+            if preview.here:
+                both._refuse_overwriting(preview.old, tree)
+            diff = ("diff-tree", "-r", "-z", "--no-renames", "--numstat", preview.parent, tree)
+            return replace(preview, size=parse_numstat(both._git(*diff)))
 
-    def apply(self, source: Path, preview: MergePreview, message: str, main: str = "main") -> str:
-        """Merge as previewed into the branch that is checked out, and return the new commit."""
-        self._git("fetch", "--quiet", "--no-tags", "--no-write-fetch-head",
-                  "--no-recurse-submodules", "--update-shallow", str(source.resolve()),
-                  f"refs/heads/{main}")  # fmt: skip
-        how = ("--ff-only",) if preview.how == "fast-forward" else ("--no-ff", "-m", message)
-        options = ("-c", "submodule.recurse=false", *self._without_hooks_of_the_project())
-        arguments = ("merge", "--quiet", "--no-stat", "--no-autostash", *how, preview.new)
-        done = _git(self.top, (*options, *arguments))
+    def target(self, name: str) -> tuple[str, str, bool]:
+        """The branch that gets the work, its tip, and whether it is checked out here."""
+        self.require()
+        if not name or name == self.branch():
+            return self.refuse_unready(), self.head(), True
+        ref = f"refs/heads/{name}"
+        if name.startswith("-") or self.process("check-ref-format", ref).returncode != 0:
+            raise UsageError(f"{name!r} cannot be the name of a branch", hint="choose another name")
+        worktrees = self._git("worktree", "list", "--porcelain", "-z").split("\0\0")
+        for worktree in worktrees:
+            if f"branch {ref}" in worktree.split("\0"):
+                place = worktree.partition("\0")[0].removeprefix("worktree ")
+                raise PreconditionFailed(
+                    f"branch {name} is checked out in {place}",
+                    hint=f"run this in {shlex.quote(place)}, or choose another name",
+                )
+        old = self._git("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}", ok=(0, 1, 128))
+        return name, old, False
+
+    def _compared(self, preview: Preview) -> Preview:
+        """Compare the branch with what it is to get."""
+        wanted, old, parent = preview.wanted, preview.old, preview.parent
+        commit = wanted.commit
+        base = wanted.since or self._base(parent, commit, squash=wanted.squash)
+        if base == commit or (wanted.since and self._contains(parent, commit)):
+            return preview
+        how: How = "pick" if wanted.since else "squash"
+        if not (wanted.since or wanted.squash):
+            how = "create" if not old else "fast-forward" if base == old else "merge"
+        if how == "merge" and not preview.here:
+            raise PreconditionFailed(
+                f"branch {preview.branch} has commits that the project does not have",
+                hint="choose a new branch, or check it out and merge there: git switch"
+                f" {shlex.quote(preview.branch)}",
+            )
+        range_ = (commit, "--not", wanted.since or parent, base)
+        log = ("-c", "log.showSignature=false", "log")
+        messages = self._git(*log, "--first-parent", "--format=%B%x00", *range_).split("\0")
+        authors = f"--format=%(trailers:key={CO_AUTHOR},valueonly,unfold)"
+        return replace(
+            preview,
+            how=how,
+            base=base,
+            commits=int(self._git("rev-list", "--count", *range_)),
+            messages=tuple(message.strip() for message in messages if message.strip()),
+            co_authors=tuple(dict.fromkeys(self._git(*log, authors, *range_).split("\n"))),
+        )
+
+    def _base(self, ours: str, theirs: str, *, squash: bool) -> str:
+        """The last commit whose work both have; after a squash, the one that was squashed."""
+        done = self.process("merge-base", ours, theirs)
         if done.returncode != 0:
-            if self._git("rev-parse", "--verify", "--quiet", "MERGE_HEAD", ok=(0, 1, 128)):
-                _git(self.top, ("merge", "--abort"))
+            raise PreconditionFailed(
+                f"your branch in {self.top} has no commit in common with the project",
+                hint="check out the branch that the project was made from",
+            )
+        for last in self._applied(ours, theirs)[0] if squash else ():
+            if self.process("merge-base", "--is-ancestor", last, theirs).returncode == 0:
+                return last
+        return _text(done.stdout)
+
+    def apply(self, preview: Preview, message: str) -> str:
+        """Do what was previewed; returns the new tip of the branch."""
+        wanted = preview.wanted
+        self._git("fetch", "--quiet", "--no-tags", "--no-write-fetch-head",
+                  "--no-recurse-submodules", "--update-shallow", str(wanted.source.resolve()),
+                  wanted.ref)  # fmt: skip
+        if preview.how == "merge":
+            self._merge(preview.branch, "--no-ff", "-m", message, wanted.commit)
+            return self.head()
+        commit = self._commit(preview, message) if preview.makes_commit else wanted.commit
+        if preview.here:
+            self._merge(preview.branch, "--ff-only", commit)
+        else:
+            self._move(preview.branch, preview.old, commit)
+        return commit
+
+    def undo(self, preview: Preview) -> str:
+        """The command that takes back what was applied."""
+        git, branch = f"git -C {shlex.quote(str(self.top))}", shlex.quote(preview.branch)
+        if preview.here:
+            return f"{git} reset --keep {preview.old[:12]}"
+        if preview.old:
+            return f"{git} branch --force {branch} {preview.old[:12]}"
+        return f"{git} branch -D {branch}"
+
+    def switch(self, branch: str, commit: str) -> None:
+        """Check out a branch at this commit; refuse to overwrite files that are in no commit."""
+        self.refuse_unready()
+        self._refuse_overwriting(self.head(), commit)
+        options = ("-c", "submodule.recurse=false", *self._without_hooks_of_the_project())
+        done = self.process(*options, "switch", "--quiet", "--no-overwrite-ignore", branch)
+        self._refuse_failure(done, f"did not switch to {branch}")
+
+    def _merge(self, branch: str, *how: str) -> None:
+        options = ("-c", "submodule.recurse=false", *self._without_hooks_of_the_project())
+        done = self.process(*options, "merge", "--quiet", "--no-stat", "--no-autostash", *how)
+        if done.returncode != 0 and self._git(
+            "rev-parse", "--verify", "--quiet", "MERGE_HEAD", ok=(0, 1, 128)
+        ):
+            self.process("merge", "--abort")
+        self._refuse_failure(done, f"did not merge into {branch}")
+
+    def _move(self, branch: str, old: str, commit: str) -> None:
+        """Create a branch, or move it if it is still at the old commit."""
+        ref, before = f"refs/heads/{branch}", old or "0" * len(commit)
+        done = self.process("update-ref", "-m", "caloron", ref, commit, before)
+        self._refuse_failure(done, f"did not change branch {branch}")
+
+    def _refuse_failure(self, done: subprocess.CompletedProcess[bytes], what: str) -> None:
+        if done.returncode != 0:
             reason = complaint(_text(done.stderr) or _text(done.stdout))
             raise PreconditionFailed(
-                f"git did not merge into {preview.branch}: {reason}",
-                hint="put that right, then try again; the branch is as it was",
+                f"git {what}: {reason}",
+                hint="fix that, then try again; the branch is as it was",
             )
-        return self.head()
+
+    def _commit(self, preview: Preview, message: str) -> str:
+        """Create the one commit of a squash or of a task, in the user's name."""
+        signed = self._git("config", "--type=bool", "--get", "commit.gpgSign", ok=(0, 1)) == "true"
+        sign = ("-S",) if signed else ()
+        tree = self._tree(preview)
+        return self._git("commit-tree", *sign, "-p", preview.parent, "-m", message, tree)
 
     def _without_hooks_of_the_project(self) -> tuple[str, ...]:
         """Disable hooks that are files of the project: the merge may change them."""
@@ -207,32 +367,50 @@ class Checkout:
         versioned = inside and not hooks.is_relative_to(private)
         return ("-c", "core.hooksPath=/dev/null") if versioned else ()
 
-    def _objects(self) -> Path:
-        return Path(self.top, self._git("rev-parse", "--git-path", "objects")).resolve()
-
-    def _merged_tree(
-        self, old: str, commit: str, by_hand: Sequence[str], environment: dict[str, str]
-    ) -> str:
-        if _git(self.top, ("var", "GIT_COMMITTER_IDENT")).returncode != 0:
+    def _tree(self, preview: Preview) -> str:
+        """The files of the branch afterwards; refused if both sides changed the same lines."""
+        wanted, pair = preview.wanted, (preview.parent, preview.wanted.commit)
+        if not (preview.makes_commit or preview.how == "merge"):
+            return wanted.commit
+        if self.process("var", "GIT_COMMITTER_IDENT").returncode != 0:
             raise PreconditionFailed(
-                "git does not know who you are, and a merge is a commit of yours",
+                "git does not know who you are, and this makes a commit of yours",
                 hint='git config --global user.name "…" and user.email "…", then try again',
             )
-        done = _git(self.top, (*MERGE_TREE, old, commit), environment)
+        if preview.makes_commit:
+            # Git compares two commits with the one below both.
+            pair = (self._on_top_of(preview.base, pair[0]), self._on_top_of(preview.base, pair[1]))
+        done = self.process(*MERGE_TREE, *pair)
         merged = parse_merge_tree(done)
         if merged is None:
             raise GitError(MERGE_TREE, done.returncode, _text(done.stderr))
         if merged.conflicts is not None:
-            raise PreconditionFailed(
-                f"your branch and what was merged conflict in {_some(merged.conflicts)}",
-                hint=f"nothing was changed; settle it yourself: {shlex.join(by_hand)}",
-            )
+            self._refuse_conflict(preview, merged.conflicts)
         return merged.tree
 
-    def _refuse_overwriting(self, old: str, tree: str, environment: dict[str, str]) -> None:
+    def _on_top_of(self, base: str, commit: str) -> str:
+        """A commit with the same files and another parent."""
+        own = Checkout(self.top, self._environment | _PREVIEWER)
+        return own._git("commit-tree", "-p", base, "-m", "Preview", f"{commit}^{{tree}}")
+
+    def _refuse_conflict(self, preview: Preview, files: tuple[str, ...]) -> None:
+        git, wanted = ("git", "-C", str(self.top)), preview.wanted
+        source, branch = str(wanted.source), wanted.ref.removeprefix("refs/heads/")
+        if preview.how == "pick":
+            fetch = shlex.join((*git, "fetch", source, branch))
+            by_hand = f"{fetch} && {shlex.join((*git, 'cherry-pick', '-m', '1', wanted.commit))}"
+        else:
+            squash = ("--squash",) if wanted.squash else ()
+            by_hand = shlex.join((*git, "pull", "--no-rebase", *squash, source, branch))
+        raise PreconditionFailed(
+            f"your branch and what was merged conflict in {_some(files)}",
+            hint=f"nothing was changed; settle it yourself: {by_hand}",
+        )
+
+    def _refuse_overwriting(self, old: str, tree: str) -> None:
         """Refuse to overwrite files that are in no commit; git would overwrite ignored ones."""
         options = ("-r", "-z", "--no-renames", "--name-status")
-        listed = self._git("diff-tree", *options, old, tree, environment=environment)
+        listed = self._git("diff-tree", *options, old, tree)
         words = listed.split("\0")
         changes = dict(zip(words[1::2], words[::2], strict=False))
         mine = self.uncommitted()
@@ -263,29 +441,30 @@ class Checkout:
             return not any(other.startswith(f"{name}/") for other in changes)
         return os.path.lexists(path)
 
-    def _git(
-        self, *args: str, ok: tuple[int, ...] = (0,), environment: dict[str, str] | None = None
-    ) -> str:
-        done = _git(self.top, args, environment)
+    def process(self, *args: str) -> subprocess.CompletedProcess[bytes]:
+        return _git(self.top, args, self._environment)
+
+    def _git(self, *args: str, ok: tuple[int, ...] = (0,)) -> str:
+        done = self.process(*args)
         if done.returncode not in ok:
             raise GitError(args, done.returncode, _text(done.stderr))
         return _text(done.stdout)
 
-
-@contextmanager
-def _combined_objects(*objects: Path) -> Iterator[dict[str, str]]:
-    """An environment in which git sees the objects of all these folders and writes to none."""
-    with tempfile.TemporaryDirectory(prefix="caloron-preview-") as temporary:
-        for number, folder in enumerate(objects):
-            # A path with a colon in it could not stand in the list.
-            Path(temporary, str(number)).symlink_to(folder)
-        (new := Path(temporary, "new")).mkdir()
-        yield {
-            "GIT_OBJECT_DIRECTORY": str(new),
-            "GIT_ALTERNATE_OBJECT_DIRECTORIES": ":".join(
-                str(Path(temporary, str(number))) for number in range(len(objects))
-            ),
-        }
+    @contextmanager
+    def _with_objects_of(self, source: Path) -> Iterator[Checkout]:
+        """The same work tree with the objects of both repositories; new ones are temporary."""
+        own = Path(self.top, self._git("rev-parse", "--git-path", "objects")).resolve()
+        with tempfile.TemporaryDirectory(prefix="caloron-preview-") as temporary:
+            folders = [Path(temporary, name) for name in ("own", "source")]
+            for link, objects in zip(folders, (own, source / "objects"), strict=True):
+                # A path with a colon in it could not stand in the list.
+                link.symlink_to(objects)
+            (new := Path(temporary, "new")).mkdir()
+            environment = {
+                "GIT_OBJECT_DIRECTORY": str(new),
+                "GIT_ALTERNATE_OBJECT_DIRECTORIES": ":".join(map(str, folders)),
+            }
+            yield Checkout(self.top, self._environment | environment)
 
 
 def _git(

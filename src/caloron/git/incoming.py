@@ -10,12 +10,13 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import IO
+
+import msgspec
 
 from caloron.errors import CaloronError
 from caloron.git.command import (
@@ -29,6 +30,8 @@ from caloron.git.command import (
 )
 from caloron.git.mirror import Mirror
 from caloron.git.repository import Files, list_files
+from caloron.ports import Caps
+from caloron.store.redact import forms_of
 
 #: In this order: git uses a pack as soon as its index is there.
 _PACK_FILES = ("pack", "rev", "idx")
@@ -62,26 +65,26 @@ def never() -> bool:
     return False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Terms:
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """The rules for the commits of an agent."""
 
     #: The commit that the agent began with, and the newest one of main: what is in them is not
-    #: the agent's work.
-    base: str
-    main: str
-    #: For the one commit that replaces commits by another author, or with files to leave out.
+    #: the agent's work. Empty: no commit leaves.
+    base: str = ""
+    main: str = ""
+    #: For what it did not commit itself, and for the one commit that replaces commits by another
+    #: author, or with files to leave out.
     message: str
     identity: tuple[str, str] = IDENTITY
     #: The `Agent:` line that each commit must have; empty: none.
     agent: str = ""
     #: Files and folders whose new content is not the agent's work.
     leave_out: Sequence[str] = ()
-    #: Values that no commit may hold, each with the name of its secret.
-    secrets: Sequence[tuple[bytes, str]] = ()
+    #: Values that no commit may hold, by the name of the secret.
+    secrets: Mapping[str, str] = {}
     #: How large the bundle may be, and how much a checkout or all new objects may take.
-    cap_bytes: int
-    disk_bytes: int
+    cap_bytes: int = 512 << 20
+    disk_mb: int = Caps().disk_mb
     #: Whether to give up: the checks read everything that an agent wrote, which may take minutes.
     cancelled: Callable[[], bool] = never
 
@@ -92,7 +95,7 @@ def receive(mirror: Mirror, bundle: Path, ref: str, terms: Terms) -> str:
         arrived = _Arrived(mirror.path, objects, bundle, terms)
         if arrived.is_empty:
             return terms.base
-        files = arrived.list_files(arrived.head, terms.disk_bytes)
+        files = arrived.list_files(arrived.head, terms.disk_mb << 20)
         arrived.refuse_bulk()
         arrived.refuse_secrets()
         strays = arrived.strays(files)
@@ -154,21 +157,23 @@ class _Arrived:
 
     def refuse_bulk(self) -> None:
         """Count all versions of all files: the history is read as well."""
-        limit = self._terms.disk_bytes
+        limit = self._terms.disk_mb
         with self._objects(self._new) as names:
             sizes = self._printed(("cat-file", "--batch-check=%(objectsize)"), names)
             total = sum(map(int, b"".join(sizes).split()))
-        if total > limit:
+        if total > limit << 20:
             raise BundleRefused(
-                f"the commits hold {total >> 20} MB, of {limit >> 20} allowed (disk_mb)",
+                f"the commits hold {total >> 20} MB, of {limit} allowed (disk_mb)",
                 hint="keep build results and large data out of the commits",
             )
 
     def refuse_secrets(self) -> None:
         """Search every new object for secrets: files, their names, messages, authors."""
-        leaked = self._secrets_in(self._terms.secrets, self._new)
+        secrets = self._terms.secrets.items()
+        forms = [(form, name) for name, value in secrets for form in forms_of(value)]
+        leaked = self._secrets_in(forms, self._new)
         # A value that was in the base already was not leaked by this agent.
-        again = [(form, name) for form, name in self._terms.secrets if name in leaked]
+        again = [(form, name) for form, name in forms if name in leaked]
         leaked -= self._secrets_in(again, (f"{self._terms.base}^{{tree}}",))
         if leaked:
             raise SecretInCommits(

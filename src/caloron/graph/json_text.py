@@ -201,15 +201,11 @@ def canonical(value: Json) -> str:
     return "".join(_canonical_parts(value))
 
 
-def _by_utf16(key: str) -> bytes:
-    return key.encode("utf-16-be", "surrogatepass")
-
-
 def _canonical_parts(value: Json) -> Iterator[str]:
     value = unwrap(value)
     if isinstance(value, dict):
         separator = "{"
-        for key in sorted(value, key=_by_utf16):
+        for key in sorted(value, key=lambda key: key.encode("utf-16-be", "surrogatepass")):
             yield f"{separator}{_scalar_text(key)}:"
             yield from _canonical_parts(value[key])
             separator = ","

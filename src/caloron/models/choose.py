@@ -7,11 +7,11 @@ from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
 from caloron.errors import CaloronError, ModelError, PreconditionFailed, UsageError
+from caloron.ids import http_url
 from caloron.ports import CliInfo, Model, ModelAnswer
 from caloron.store.redact import Redactor, secrets_in
 
@@ -152,15 +152,16 @@ def _model(provider: str, clis: dict[str, CliInfo]) -> Model:
     if provider not in clis:
         return _endpoint(provider, _ENDPOINTS[provider])
     from caloron.agents.clis.registry import answering_cli
+    from caloron.agents.sandbox.bubblewrap import Bubblewrap, NoSandbox
     from caloron.models.cli_model import CliModel
 
     info = clis[provider]
     return CliModel(
         info.provider,
         answering_cli(info.name, _base_url(info.base_url_env, info.base_url)),
+        NoSandbox() if _is_yes(UNSANDBOXED) else Bubblewrap(),
         model=os.environ.get(MODEL, "").strip() or info.default_model,
         permissions="full" if _is_yes(info.full_access_env) else "answer",
-        unsandboxed=_is_yes(UNSANDBOXED),
     )
 
 
@@ -189,9 +190,8 @@ def _base_url(variable: str, default: str) -> str:
     base = os.environ.get(named, "").strip().rstrip("/") or default
     if not base:
         return ""
-    parts = urlsplit(base)
-    good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None
-    if not good or parts.query or parts.fragment:
+    url = http_url(base)
+    if url is None or url.username is not None or url.query or url.fragment:
         raise UsageError(
             f"{named} is not an address that a model can be asked at",
             hint="give it as https://host or http://127.0.0.1:8080/v1, without a name or a key",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from caloron.agents.clis.base import prepare_run
-from caloron.agents.sandbox.bubblewrap import Bubblewrap, NoSandbox
 from caloron.agents.supervise.supervise import Ended, Limits, supervise
 from caloron.agents.supervise.transcript import LOG_CAP, Transcript
 from caloron.errors import ModelError
@@ -22,46 +22,40 @@ _HINTS = {
 }
 
 
+@dataclass
 class CliModel:
     """Asks an agent CLI one question at a time."""
 
-    def __init__(
-        self,
-        name: str,
-        cli: AgentCli,
-        *,
-        model: str = "",
-        permissions: Permissions = "answer",
-        unsandboxed: bool = False,
-    ) -> None:
-        self.name = name
-        self._cli, self._model, self._permissions = cli, model, permissions
-        self._sandbox: Sandbox = NoSandbox() if unsandboxed else Bubblewrap()
+    name: str
+    cli: AgentCli
+    sandbox: Sandbox
+    model: str = ""
+    permissions: Permissions = "answer"
 
     def ask(
         self, prompt: str, *, seconds: float, stopped: Callable[[], bool] = lambda: False
     ) -> ModelAnswer:
         deadline = time.monotonic() + seconds
-        self._sandbox.check()
+        self.sandbox.check()
         with TemporaryDirectory(prefix="caloron-model-") as folder:
             run_dir = Path(folder)
             command, spec = prepare_run(
-                self._cli,
-                self._sandbox,
+                self.cli,
+                self.sandbox,
                 run_dir,
                 role="ask",
                 prompt=prompt,
-                model=self._model,
-                permissions=self._permissions,
+                model=self.model,
+                permissions=self.permissions,
             )
             ended = supervise(
-                self._sandbox.confine(command.argv, spec),
+                self.sandbox.confine(command.argv, spec),
                 Limits(max(deadline - time.monotonic(), 0.1)),
                 stdout=Transcript(run_dir / "output.log", LOG_CAP, Redactor(command.secrets)),
                 stdin=command.stdin.encode("utf-8", "replace"),
                 cancelled=stopped,
             )
-            return self._answer(self._cli.read_report(run_dir), ended)
+            return self._answer(self.cli.read_report(run_dir), ended)
 
     def _answer(self, report: AgentReport, ended: Ended) -> ModelAnswer:
         if ended.timed_out:
@@ -79,7 +73,7 @@ class CliModel:
             )
         return ModelAnswer(
             text=report.text,
-            model=report.model or self._model,
+            model=report.model or self.model,
             tokens_in=report.tokens_in,
             tokens_out=report.tokens_out,
             cost_usd=report.cost_usd,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -14,6 +13,7 @@ from caloron.graph.errors import GraphError
 from caloron.graph.json_text import decode
 from caloron.graph.stage import StageSpec
 from caloron.graph.stage_file import stage_of
+from caloron.ids import http_url
 from caloron.schedule.cron import BadCron, Cron, parse_cron
 
 _MAX_BYTES = 16 << 20
@@ -118,7 +118,7 @@ def _job(entry: JobEntry, beside: Path) -> tuple[Job | None, list[str]]:
         file = graph_file(entry.graph, beside)
     except NotFound as error:
         errors.append(str(error))
-    if entry.webhook and not _is_address(entry.webhook):
+    if entry.webhook and http_url(entry.webhook) is None:
         errors.append(f"`webhook` {entry.webhook[:80]!r} is no address")
     if errors:
         return None, errors
@@ -139,16 +139,6 @@ def graph_file(named: str, beside: Path) -> Path:
         if shipped.is_file():
             return shipped
     raise NotFound(f"`graph`: there is no file {named[:200]!r}")
-
-
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        # Reading the port checks it.
-        _ = parts.port
-        return parts.scheme in ("http", "https") and bool(parts.hostname)
-    except ValueError:
-        return False
 
 
 def _stages_in_store(config: _Config, beside: Path) -> tuple[StageSpec, ...]:

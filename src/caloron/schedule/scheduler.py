@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -125,31 +126,26 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
 
 
+@dataclass
 class Scheduler:
     """A loop over the jobs of one schedule, with a thread for each run."""
 
-    def __init__(
-        self,
-        jobs: tuple[Job, ...],
-        runs: RunStore,
-        run: Callable[[Job, str], Outcome],
-        *,
-        clock: Clock | None = None,
-        finished: Callable[[FinishedRun], None] = lambda _run: None,
-    ) -> None:
-        self._jobs = jobs
-        self._runs = runs
-        self._run = run
-        self._clock = clock or WallClock()
-        self._finished = finished
+    jobs: tuple[Job, ...]
+    runs: RunStore
+    run: Callable[[Job, str], Outcome]
+    _: KW_ONLY
+    clock: Clock = field(default_factory=WallClock)
+    finished: Callable[[FinishedRun], None] = lambda _run: None
+
+    def __post_init__(self) -> None:
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._running: dict[str, threading.Thread] = {}
         self._lock = threading.Lock()
-        for job in jobs:
-            last = runs.last(job.name)
+        for job in self.jobs:
+            last = self.runs.last(job.name)
             if last is None or last.cron != job.cron:
-                runs.register(job.name, job.cron, self._clock.now())
+                self.runs.register(job.name, job.cron, self.clock.now())
 
     def stop(self) -> None:
         """Start no further run; those that run come to their end."""
@@ -166,13 +162,13 @@ class Scheduler:
         while not self._stopping.is_set():
             self._wake.clear()
             self._start_due()
-            wait = min(self._next_due() - self._clock.now(), _MAX_WAIT_S)
-            self._clock.wait(self._wake, max(wait, 0.0))
+            wait = min(self._next_due() - self.clock.now(), _MAX_WAIT_S)
+            self.clock.wait(self._wake, max(wait, 0.0))
         self._join()
 
     def _start_due(self) -> None:
-        now = self._clock.now()
-        for job in self._jobs:
+        now = self.clock.now()
+        for job in self.jobs:
             if job.name in self._running or self._stopping.is_set():
                 continue
             due = self._due(job)
@@ -181,24 +177,24 @@ class Scheduler:
 
     def _due(self, job: Job) -> float | None:
         """Return when a job runs next; None if never again."""
-        last = self._runs.last(job.name)
+        last = self.runs.last(job.name)
         assert last is not None
         if last.interrupted and last.due is not None:
             if last.attempts < _MAX_ATTEMPTS:
                 return last.due
             outcome = Outcome(ok=False, composition_id="", error=_INTERRUPTED)
             self._finish(job, last.due, run_id_of(job.name, last.due), outcome)
-            return next_due(job.times, self._clock.now())
+            return next_due(job.times, self.clock.now())
         return next_due(job.times, last.handled)
 
     def _next_due(self) -> float:
-        idle = [job for job in self._jobs if job.name not in self._running]
+        idle = [job for job in self.jobs if job.name not in self._running]
         moments = [due for job in idle if (due := self._due(job)) is not None]
         return min(moments, default=float("inf"))
 
     def _start(self, job: Job, due: float) -> None:
         run_id = run_id_of(job.name, due)
-        self._runs.start(job.name, due, self._clock.now(), run_id)
+        self.runs.start(job.name, due, self.clock.now(), run_id)
         thread = threading.Thread(target=self._work, args=(job, due, run_id), daemon=True)
         with self._lock:
             self._running[job.name] = thread
@@ -207,15 +203,15 @@ class Scheduler:
     def _work(self, job: Job, due: float, run_id: str) -> None:
         try:
             crashpoint("schedule.run", job.name)
-            self._finish(job, due, run_id, self._run(job, run_id))
+            self._finish(job, due, run_id, self.run(job, run_id))
         finally:
             with self._lock:
                 del self._running[job.name]
             self._wake.set()
 
     def _finish(self, job: Job, due: float, run_id: str, outcome: Outcome) -> None:
-        self._runs.finish(job.name, self._clock.now(), ok=outcome.ok, error=outcome.error)
-        self._finished(FinishedRun(job=job, due=due, run_id=run_id, outcome=outcome))
+        self.runs.finish(job.name, self.clock.now(), ok=outcome.ok, error=outcome.error)
+        self.finished(FinishedRun(job=job, due=due, run_id=run_id, outcome=outcome))
 
     def _join(self) -> None:
         while True:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -26,6 +25,7 @@ from caloron.agents.workspace.commits import HandOver, hand_over, seal
 from caloron.errors import CaloronError, UsageError
 from caloron.git.command import git
 from caloron.git.mirror import Mirror
+from caloron.ids import http_url
 from caloron.ports import (
     AgentCli,
     AgentCommand,
@@ -59,10 +59,8 @@ class Heartbeats:
         self._ended = threading.Event()
         self._failures = 0
         self._thread = threading.Thread(target=self._run, name="heartbeats", daemon=True)
-        self._address = urlsplit(settings.shell_url)
-        if settings.shell_url and (
-            self._address.scheme not in ("http", "https") or not self._address.hostname
-        ):
+        self._address = http_url(settings.shell_url)
+        if settings.shell_url and self._address is None:
             raise UsageError(
                 f"CALORON_SHELL_URL is {settings.shell_url!r}", hint="e.g. http://127.0.0.1:7710"
             )
@@ -110,6 +108,7 @@ class Heartbeats:
         return not problem
 
     def _post(self, body: str) -> int:
+        assert self._address is not None
         secure = self._address.scheme == "https"
         kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         connection = kind(str(self._address.hostname), self._address.port, timeout=_TIMEOUT_S)
@@ -195,7 +194,8 @@ class Harness:
                     tokens_used=_tokens(self._report()),
                 )
         self._write(result)
-        accepted = beats.end(_last_status(result), result.tokens_used)
+        status = f"{result.status}: {result.reason}" if result.reason else result.status
+        accepted = beats.end(status, result.tokens_used)
         return msgspec.structs.replace(result, told=accepted)
 
     def _attempt(self) -> Result:
@@ -327,10 +327,6 @@ def _outcome(ended: Ended, report: AgentReport, *, stopped: bool) -> tuple[int, 
     if report.trouble:
         return FAILED, f"{report.trouble}: {report.detail}"
     return 0, ""
-
-
-def _last_status(result: Result) -> str:
-    return f"{result.status}: {result.reason}" if result.reason else result.status
 
 
 def _tokens(report: AgentReport) -> int:

@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -137,7 +136,7 @@ def harness_settings(environment: Mapping[str, str], runs: Path) -> HarnessSetti
     """Read and check the settings; `runs` is the default parent of the run directory."""
     variables = {name: environment[name] for name in _VARIABLES.values() if environment.get(name)}
     try:
-        settings = msgspec.convert(variables, HarnessSettings, dec_hook=_path)
+        settings = msgspec.convert(variables, HarnessSettings, dec_hook=lambda _, text: Path(text))
     except msgspec.ValidationError as error:
         raise UsageError(str(error), hint="ids have 1 to 64 of a-z 0-9 _ -") from error
     if settings.shell_url and not settings.token:
@@ -159,10 +158,6 @@ def harness_settings(environment: Mapping[str, str], runs: Path) -> HarnessSetti
         command=command,
         allow_dangerous=dangerous,
     )
-
-
-def _path(_kind: type, text: Any) -> Path:
-    return Path(text)
 
 
 def take_secrets(file: str) -> dict[str, str]:

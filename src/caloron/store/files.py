@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from caloron.errors import StoreError
+from caloron.errors import StoreError, store_errors
 from caloron.store.crash import crashpoint
 
 #: Messages of git and SQLite about a full disk.
@@ -21,15 +21,11 @@ _TOO_LITTLE = 64 << 10
 
 def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replace a file durably, and create its folder if it does not exist."""
-    try:
+    hint = "the old file is untouched; free space or make the directory writable"
+    with store_errors(f"cannot write {path}", hint=hint):
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(path, durable=durable) as file:
             file.write(data)
-    except OSError as error:
-        raise StoreError(
-            f"cannot write {path}: {error.strerror}",
-            hint="the old file is untouched; free space or make the directory writable",
-        ) from error
 
 
 @contextmanager
@@ -113,18 +109,14 @@ def append_line(path: Path, line: bytes) -> None:
 
     Half a line of a killed process stays, on a line of its own.
     """
-    try:
+    hint = "the file is unchanged; free space or make it writable for you"
+    with store_errors(f"cannot append to {path}", hint=hint):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             _append(handle, line, path.parent)
         finally:
             os.close(handle)
-    except OSError as error:
-        raise StoreError(
-            f"cannot append to {path}: {error.strerror}",
-            hint="the file is unchanged; free space or make it writable for you",
-        ) from error
 
 
 def _append(handle: int, line: bytes, directory: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from caloron.errors import InUse, StoreError
+from caloron.errors import InUse, store_errors
 
 #: How long `file_lock` waits for a lock that is held for short times only.
 _TIMEOUT_S = 10.0
@@ -122,7 +122,12 @@ class ProcessLock:
         fd = _opened(self.path)
         if not flock(fd, _REFUSED_AFTER_S):
             try:
-                raise _held_by(_read(fd), self.path)
+                content, project = _read(fd), self.path.parent.name
+                sprint = f", sprint {content['sprint']}" if content.get("sprint") else ""
+                raise InUse(
+                    f"project {project!r} is held by {_described(content, sprint)}",
+                    hint=f"wait for it, or stop it: caloron stop --project {project}",
+                )
             finally:
                 os.close(fd)
         self._fd = fd
@@ -140,13 +145,9 @@ class ProcessLock:
             "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         text = json.dumps(content).encode()
-        try:
+        with store_errors(f"cannot write {self.path}", hint="free some space on that disk"):
             os.pwrite(self._fd, text, 0)
             os.ftruncate(self._fd, len(text))
-        except OSError as error:
-            raise StoreError(
-                f"cannot write {self.path}: {error.strerror}", hint="free some space on that disk"
-            ) from error
 
     def release(self) -> None:
         if self._fd is not None:
@@ -240,23 +241,11 @@ def _described(content: dict[str, Any], sprint: str = "") -> str:
     return f"{place}{sprint}, since {content.get('started_at', 'just now')}"
 
 
-def _held_by(content: dict[str, Any], path: Path) -> InUse:
-    sprint = f", sprint {content['sprint']}" if content.get("sprint") else ""
-    return InUse(
-        f"project {path.parent.name!r} is held by {_described(content, sprint)}",
-        hint=f"wait for it, or stop it: caloron stop --project {path.parent.name}",
-    )
-
-
 def _opened(path: Path) -> int:
-    try:
+    hint = "make the file and its directory writable for you"
+    with store_errors(f"cannot open {path}", hint=hint):
         path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise StoreError(
-            f"cannot open {path}: {error.strerror}",
-            hint="make the file and its directory writable for you",
-        ) from error
 
 
 @contextmanager

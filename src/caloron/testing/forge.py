@@ -213,10 +213,8 @@ class InMemoryForge:
         who: str = "",
     ) -> Merged:
         pull = self._open(number)
-        if pull.branch not in self.branches:
-            raise NotFound(f"there is no branch {pull.branch}")
-        if pull.head != head:
-            raise StaleHead(f"pull request #{number} is at {pull.head}")
+        if self.branches.get(pull.branch) != head:
+            raise StaleHead(f"{pull.branch} is not at {head}")
         main = self.branches["main"]
         if base != main and not self.ignores_base:
             raise StaleBase(f"main is at {main}")

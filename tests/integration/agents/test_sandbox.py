@@ -17,9 +17,10 @@ import pytest
 
 from caloron.agents.sandbox import bubblewrap, mounts, network, runtime_dir, seccomp
 from caloron.agents.sandbox.bubblewrap import Bubblewrap, NoSandbox
-from caloron.agents.supervise.supervise import Output, as_argv, run
+from caloron.agents.supervise.supervise import Output, run
 from caloron.errors import PreconditionFailed, UsageError
 from caloron.ports import Caps, SandboxSpec
+from tests.support.unsandboxed import as_argv
 from tests.support.wait import wait_for
 
 

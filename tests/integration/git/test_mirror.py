@@ -214,7 +214,7 @@ def _bundle(project: Project, path: Path, *revisions: str) -> Path:
 
 def _take(project: Project, bundle: Path) -> str:
     main = project.mirror.fetch_main()
-    terms = Terms(base=main, main=main, message="m", cap_bytes=10_000, disk_bytes=1 << 30)
+    terms = Terms(base=main, main=main, message="m", cap_bytes=10_000)
     return receive(project.mirror, bundle, "refs/caloron/x", terms)
 
 

@@ -169,6 +169,7 @@ def test_only_the_server_of_a_provider_needs_a_key(
     [
         ("CALORON_LLM_PROVIDER", "chatgpt", "no provider"),
         ("CALORON_LLM_BASE_URL", "ftp://x", "not an address"),
+        ("CALORON_LLM_BASE_URL", "http://[x", "not an address"),
         ("CALORON_LLM_BASE_URL", f"https://me:{_KEY}@x", "not an address"),
         ("OPENAI_API_KEY", "sk-\u2026", "no key has"),
         ("OPENAI_API_KEY", "sk-\r\nx-more: 1", "no key has"),

@@ -35,7 +35,14 @@ def test_the_root_of_the_api_and_the_base_address_mean_the_same_forge(
 
 @pytest.mark.parametrize(
     "host",
-    ["", "forge.example", "ftp://forge.example", "https://", "https://me:secret@forge.example"],
+    [
+        "",
+        "forge.example",
+        "ftp://forge.example",
+        "https://",
+        "https://me:pw@x.example",
+        "http://[x",
+    ],
 )
 def test_an_invalid_address_is_refused(host: str) -> None:
     with pytest.raises(UsageError, match="address of a forge"):

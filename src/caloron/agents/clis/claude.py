@@ -15,12 +15,12 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from caloron.agents.clis import claude_events
 from caloron.agents.clis.base import Cli, installation, lines
 from caloron.agents.workspace.workspaces import clear, folder_in, read_regular
 from caloron.errors import PreconditionFailed, UsageError
+from caloron.ids import http_url
 from caloron.ports import AgentCommand, AgentReport, AgentRequest, CliInfo, Permissions
 from caloron.store import log
 from caloron.store.files import write_atomic
@@ -192,20 +192,15 @@ def _hosts() -> tuple[str, ...]:
     base = os.environ.get("ANTHROPIC_BASE_URL", "")
     if not base:
         return INFO.hosts
-    try:
-        url = urlsplit(base)
-        host, port = url.hostname, url.port
-    except ValueError:
-        host, port = None, None
-    if not host or url.scheme not in ("http", "https"):
+    url = http_url(base)
+    if url is None:
         raise UsageError(
             f"ANTHROPIC_BASE_URL is {base!r}; expected an address such as https://host:port",
             hint="correct or unset it; nothing was started",
         )
     # With its port, because a gateway of one's own may have a private address.
-    port = port or (443 if url.scheme == "https" else 80)
-    if host == "localhost":
-        host = "127.0.0.1"
+    port = url.port or (443 if url.scheme == "https" else 80)
+    host = "127.0.0.1" if url.hostname == "localhost" else url.hostname or ""
     return (f"[{host}]:{port}" if ":" in host else f"{host}:{port}",)
 
 

@@ -97,13 +97,11 @@ class EventReader:
             if part.get("type") == "text":
                 texts.append(text(part, "text"))
             elif part.get("type") == "tool_use":
-                self._count_tool(one_line(text(part, "name"), _NAME_LENGTH))
+                name = one_line(text(part, "name"), _NAME_LENGTH)
+                if name in self._tools or len(self._tools) < _TOOL_NAMES:
+                    self._tools[name] = self._tools.get(name, 0) + 1
         if any(texts):
             self._last_message = "\n".join(texts)[:TEXT_LIMIT]
-
-    def _count_tool(self, name: str) -> None:
-        if name in self._tools or len(self._tools) < _TOOL_NAMES:
-            self._tools[name] = self._tools.get(name, 0) + 1
 
     def _count_tokens(self, identity: str, usage: dict[str, Any]) -> None:
         """Count the usage of a message once: each part of the message repeats it."""

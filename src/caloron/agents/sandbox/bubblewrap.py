@@ -169,6 +169,7 @@ class Bubblewrap:
 
             link = open_link(spec.hosts, public=spec.network == "public")
         seccomp = program()
+        uid = agent_uid(workspace) if self._as_root else _USER_ID
         # A thread counts as a task, and so do the sandbox's own processes.
         limits = scope.prefix(spec.caps.memory_mb, spec.caps.processes + _WRAPPERS)
         arguments = [
@@ -177,7 +178,7 @@ class Bubblewrap:
             *(scope.arguments() if limits else ()),
             *self._namespaces(spec),
             *mounts.system_arguments(),
-            *self._etc(self._uid(workspace), network=spec.network == "full"),
+            *self._etc(uid, network=spec.network == "full"),
             *_base_mounts(spec.caps),
             *("--bind", str(workspace), str(WORKSPACE)),
             *_home(home, spec.caps),
@@ -268,9 +269,6 @@ class Bubblewrap:
             return [*alone, *(word for power in _UNTIL_AGENT for word in ("--cap-add", power))]
         identity = ("--uid", str(_USER_ID), "--gid", str(_USER_ID))
         return ["--unshare-user", "--disable-userns", *identity, *alone]
-
-    def _uid(self, workspace: Path) -> int:
-        return agent_uid(workspace) if self._as_root else _USER_ID
 
     def _become_agent(self, workspace: Path, home: Path | None) -> tuple[str, ...]:
         if not self._as_root:

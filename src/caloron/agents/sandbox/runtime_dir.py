@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from caloron.errors import PreconditionFailed, StoreError
+from caloron.errors import PreconditionFailed, store_errors
 
 SOCKET = "proxy.sock"
 
@@ -40,7 +40,7 @@ def folder() -> Path:
 def keep(name: str, content: bytes) -> Path:
     """Return a file with this content; a new one lets stale files be removed."""
     path = folder() / name
-    try:
+    with store_errors(f"cannot write {path}", hint="free some space in /tmp"):
         if path.is_file() and path.read_bytes() == content:
             os.utime(path)
             return path
@@ -50,10 +50,6 @@ def keep(name: str, content: bytes) -> Path:
             os.fchmod(handle, 0o644)
             file.write(content)
         Path(fresh).replace(path)
-    except OSError as error:
-        raise StoreError(
-            f"cannot write {path}: {error.strerror}", hint="free some space in /tmp"
-        ) from error
     return path
 
 

@@ -28,6 +28,7 @@ from caloron.store.files import write_atomic
 from caloron.store.lock import boot_id
 from caloron.store.queue import LeaseLost, begin_attempt, renew, write_result
 from caloron.store.redact import Redactor
+from caloron.store.wake import Wake
 
 DONE, LOST, STOPPED = 0, 3, 4
 #: A sandbox that is killed after so many interruptions of the same work has failed.
@@ -96,7 +97,8 @@ class AttemptSupervisor:
         if not self._commit("shim.result", write_result, self._result()):
             return LOST
         crashpoint("shim.result")
-        self._wake_engine()
+        if self._spec["wake"]:
+            Wake(Path(self._spec["wake"])).poke()
         return DONE
 
     def _may_be_repeated(self) -> bool:
@@ -155,25 +157,23 @@ class AttemptSupervisor:
 
     def _stop(self, reason: int) -> None:
         self._ending = reason
-        if reason == LOST:
-            self._renew_at = float("inf")
         self._supervision.stop()
 
     def _renew_if_due(self, now: float) -> float:
-        if now >= self._renew_at:
-            self._renew()
-        return self._renew_at
-
-    def _renew(self) -> None:
+        """Renew the lease if it is time; return the time of the next renewal."""
+        if now < self._renew_at:
+            return self._renew_at
         active = self._child.worked() or self._supervision.has_output
         try:
             done = self._try_to_write("shim.renew", partial(renew, active=active), self._lease_ms)
         except LeaseLost:
+            self._renew_at = float("inf")
             self._stop(LOST)
-            return
+            return self._renew_at
         self._renew_at = time.monotonic() + (self._beat_s if done else self._lease_s / 10)
         if done:
             self._supervision.has_output = False
+        return self._renew_at
 
     def _result(self) -> dict[str, Any]:
         problem = self._output.problem or self._errors.problem
@@ -211,21 +211,6 @@ class AttemptSupervisor:
             return False
         self._renewed_at = began
         return True
-
-    def _wake_engine(self) -> None:
-        if not self._spec["wake"]:
-            return
-        try:
-            handle = os.open(self._spec["wake"], os.O_WRONLY | os.O_NONBLOCK)
-        except OSError:
-            # No reader, or no pipe: the engine reads the ledger when it starts.
-            return
-        try:
-            os.write(handle, b".")
-        except (BlockingIOError, BrokenPipeError):
-            return
-        finally:
-            os.close(handle)
 
 
 def main(arguments: list[str]) -> int:

@@ -287,17 +287,3 @@ def run(command: SandboxedCommand, stdin: bytes = b"", *, timeout_s: float = _NE
     if ended.timed_out:
         raise TimeoutError(f"{command.argv[0]} did not end within {timeout_s:g} s")
     return Output(ended.exit_code, bytes(stdout.data), bytes(stderr.data))
-
-
-def as_argv(command: SandboxedCommand) -> tuple[str, ...]:
-    """Return a command line that opens the files of a command by a shell before it starts.
-
-    For programs with threads that start processes themselves: there the numbers of the
-    descriptors are taken, and only a shell can open them at fixed numbers.
-    """
-    if not command.files:
-        return command.argv
-    opens = " ".join(f'{fd}<"$f{fd}"' for fd in command.files)
-    names = " ".join(f"f{fd}=$1; shift;" for fd in command.files)
-    paths = tuple(str(path) for path in command.files.values())
-    return ("/bin/sh", "-c", f'{names} exec "$@" {opens}', "sh", *paths, *command.argv)

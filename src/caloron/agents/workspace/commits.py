@@ -7,7 +7,6 @@ filters or links. The output is bytes that are checked where they arrive (`git.i
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -23,12 +22,11 @@ from caloron.agents.supervise.supervise import (
 from caloron.agents.workspace.workspaces import OWN_FOLDER
 from caloron.errors import CaloronError
 from caloron.git.command import IDENTITY, GitError, complaint, git_environment, safe_settings
-from caloron.git.incoming import BundleRefused, HandOverCancelled, Terms, never, receive
+from caloron.git.incoming import BundleRefused, HandOverCancelled, Terms, receive
 from caloron.git.mirror import Mirror
 from caloron.git.repository import TooLarge
-from caloron.ports import Caps, Sandbox, SandboxSpec
+from caloron.ports import Sandbox, SandboxSpec
 from caloron.store import log
-from caloron.store.redact import forms_of
 
 SALVAGE_CAP_BYTES = 2 << 30
 
@@ -56,27 +54,12 @@ class AgentWorkLost(CaloronError):
         )
 
 
-class HandOver(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent's work on its way into the mirror: its ref there, and its limits."""
+class HandOver(Terms, frozen=True, kw_only=True):
+    """An agent's work on its way into the mirror, where it gets a ref."""
 
     workspace: Path
-    #: The commit that the agent began with, and that of main; empty: no commit leaves.
-    base: str = ""
-    main: str = ""
-    #: The message of what it did not commit itself.
-    message: str
-    identity: tuple[str, str] = IDENTITY
-    #: The `Agent:` line that its commits must have; empty: none.
-    agent: str = ""
-    #: Besides Caloron's own folder: folders whose new files are not its work.
-    leave_out: Sequence[str] = ()
-    secrets: Mapping[str, str] = {}
     ref: str = ""
     bundle: Path = Path()
-    cap_bytes: int = 512 << 20
-    disk_mb: int = Caps().disk_mb
-    #: True: give up and leave the work where it is.
-    cancelled: Callable[[], bool] = never
 
 
 def hand_over(work: HandOver, sandbox: Sandbox, mirror: Mirror) -> str:
@@ -84,24 +67,13 @@ def hand_over(work: HandOver, sandbox: Sandbox, mirror: Mirror) -> str:
 
     HEAD counts, on any branch. Uncommitted work is committed.
     """
-    terms = Terms(
-        base=work.base,
-        main=work.main,
-        message=work.message,
-        identity=work.identity,
-        agent=work.agent,
-        leave_out=(OWN_FOLDER, *work.leave_out),
-        secrets=[(form, name) for name, value in work.secrets.items() for form in forms_of(value)],
-        cap_bytes=work.cap_bytes,
-        disk_bytes=work.disk_mb << 20,
-        cancelled=work.cancelled,
-    )
+    work = msgspec.structs.replace(work, leave_out=(OWN_FOLDER, *work.leave_out))
     work.bundle.parent.mkdir(parents=True, exist_ok=True)
     tries_left = _TRIES
     while True:
         tries_left -= 1
         try:
-            return _handed_over(work, sandbox, mirror, terms)
+            return _handed_over(work, sandbox, mirror)
         except GitError as error:
             # A process of ours was killed: the agent's work is still there.
             if error.returncode >= 0 or not tries_left:
@@ -111,11 +83,11 @@ def hand_over(work: HandOver, sandbox: Sandbox, mirror: Mirror) -> str:
             work.bundle.unlink(missing_ok=True)
 
 
-def _handed_over(work: HandOver, sandbox: Sandbox, mirror: Mirror, terms: Terms) -> str:
+def _handed_over(work: HandOver, sandbox: Sandbox, mirror: Mirror) -> str:
     with work.bundle.open("wb") as file:
         _seal(work, sandbox, file)
         empty = file.tell() == 0
-    return work.base if empty else receive(mirror, work.bundle, work.ref, terms)
+    return work.base if empty else receive(mirror, work.bundle, work.ref, work)
 
 
 def seal(

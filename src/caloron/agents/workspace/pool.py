@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import threading
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -41,52 +42,45 @@ class _Ready(NamedTuple):
     seed: str
 
 
+@dataclass
 class Pool:
     """Up to `size` workspaces, which a thread keeps at the newest commit of main."""
 
-    def __init__(
-        self,
-        mirror: Mirror,
-        sandbox: Sandbox,
-        folder: Path,
-        size: int,
-        identity: tuple[str, str],
-        *,
-        setup: WorkspaceSetup | None = None,
-        stopping: threading.Event | None = None,
-        discard: Callable[[Path], None] = remove_workspace,
-    ) -> None:
-        """Once `stopping` is set, no more workspaces are made. `discard` deletes workspaces."""
-        self._mirror = mirror
-        self._sandbox = sandbox
-        self._folder = folder
-        self._size = size
-        self._identity = identity
-        self._setup = setup
+    mirror: Mirror
+    sandbox: Sandbox
+    folder: Path
+    size: int
+    identity: tuple[str, str]
+    _: KW_ONLY
+    setup: WorkspaceSetup | None = None
+    #: Once it is set, no more workspaces are made.
+    stopping: threading.Event = field(default_factory=threading.Event)
+    #: Deletes workspaces.
+    discard: Callable[[Path], None] = remove_workspace
+
+    def __post_init__(self) -> None:
         self._ready: list[_Ready] = []
         self._made = 0
         self._known_main = ""
         self._lock = threading.Lock()
         self._wanted = threading.Event()
-        self._closing = stopping or threading.Event()
-        self._discard = discard
         self._thread: threading.Thread | None = None
 
     def open(self) -> None:
         """Begin to fill; what an earlier engine left is made anew."""
-        self._discard(self._folder)
-        if self._size:
+        self.discard(self.folder)
+        if self.size:
             self._thread = threading.Thread(target=self._fill, name="pool", daemon=True)
             self._thread.start()
             self._wanted.set()
 
     def close(self) -> None:
-        self._closing.set()
+        self.stopping.set()
         self._wanted.set()
         if self._thread:
             # A clone of a large repository takes longer; nothing depends on its end.
             self._thread.join(_CLOSING_S)
-        self._discard(self._folder)
+        self.discard(self.folder)
 
     def take(self, workspace: Path, home: Path, start: str, branch: str, *, seed: str = "") -> bool:
         """Move a ready workspace and its home to these places; False if there is none.
@@ -107,11 +101,11 @@ class Pool:
         inside = taken.folder / "workspace"
         if taken.commit == start and branch:
             _name_branch(inside, branch, start)
-            self._sandbox.give_ownership(inside / ".git")
+            self.sandbox.give_ownership(inside / ".git")
         else:
             position = ("-B", branch) if branch else ("--detach",)
             git(inside, "checkout", "--quiet", *position, start)
-            self._sandbox.give_ownership(inside)
+            self.sandbox.give_ownership(inside)
         (taken.folder / "home").rename(home)
         inside.rename(workspace)
         taken.folder.rmdir()
@@ -127,10 +121,10 @@ class Pool:
             self._wanted.wait()
             self._wanted.clear()
             # An agent is about to start in the workspace that was taken: that comes first.
-            self._closing.wait(_LET_OTHERS_S)
-            while not self._closing.is_set() and self._make_one():
+            self.stopping.wait(_LET_OTHERS_S)
+            while not self.stopping.is_set() and self._make_one():
                 pass
-            if self._closing.is_set():
+            if self.stopping.is_set():
                 return
 
     def _make_one(self) -> bool:
@@ -138,14 +132,14 @@ class Pool:
         try:
             main = self._newest_main()
             with self._lock:
-                full = len(self._ready) >= self._size
+                full = len(self._ready) >= self.size
                 old = next((r for r in self._ready if full and r.commit != main), None)
                 if full and old is None:
                     return False
                 if old is not None:
                     self._ready.remove(old)
             if old is not None:
-                self._discard(old.folder)
+                self.discard(old.folder)
             ready = self._make(main)
             if ready is None:
                 return False
@@ -159,24 +153,24 @@ class Pool:
 
     def _newest_main(self) -> str:
         """Return the commit of main; asking the forge each time would cost two requests."""
-        here = self._mirror.newest_main() if self._known_main else ""
-        return here if here and here == self._known_main else self._mirror.fetch_main()
+        here = self.mirror.newest_main() if self._known_main else ""
+        return here if here and here == self._known_main else self.mirror.fetch_main()
 
     def _make(self, commit: str) -> _Ready | None:
-        if self._setup:
-            self._setup.refuse_large(commit)
+        if self.setup:
+            self.setup.refuse_large(commit)
         self._made += 1
-        folder = self._folder / str(self._made)
+        folder = self.folder / str(self._made)
         home = folder / "home"
         home.mkdir(parents=True)
-        fresh = clone(self._mirror, folder / "workspace", self._identity)
+        fresh = clone(self.mirror, folder / "workspace", self.identity)
         git(fresh, "checkout", "--quiet", "--detach", commit)
-        seed = self._setup.install_setup(fresh, commit) if self._setup else ""
-        if seed is None or self._closing.is_set():
-            self._discard(folder)
+        seed = self.setup.install_setup(fresh, commit) if self.setup else ""
+        if seed is None or self.stopping.is_set():
+            self.discard(folder)
             return None
         fresh.rename(folder / "workspace")
-        self._sandbox.give_ownership(folder / "workspace", home)
+        self.sandbox.give_ownership(folder / "workspace", home)
         # Wait for the disk here, so that the next commit does not wait for these files.
         subprocess.run(("sync", "-f", folder), check=False)
         return _Ready(folder, commit, seed)

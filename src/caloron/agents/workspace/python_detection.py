@@ -74,11 +74,14 @@ class _Python:
         self._project = project
         self._pyproject = project.toml("pyproject.toml")
         self._declared = table(self._pyproject, "project")
+        self._optional = table(self._declared, "optional-dependencies")
         self._groups = table(self._pyproject, "dependency-groups")
         self._poetry = table(self._pyproject, "tool", "poetry")
         ours = (name for name in project.names if not _NOT_OURS.search(name))
         self._sources = sorted(name for name in ours if name.endswith(".py"))
-        self._requirements = self._requirement_files()
+        named = (name for name in project.names if _REQUIREMENTS.match(name))
+        #: Those at the root for running and testing, the shortest name first.
+        self._requirements = sorted(named, key=lambda name: (len(name), name))
         self.uv = "uv.lock" in project.names
 
     @property
@@ -99,7 +102,7 @@ class _Python:
         words: list[str] = []
         sources: list[str] = []
         for name in self._requirements:
-            if _requires(self._project.text(name)):
+            if _without_comments(self._project.text(name)).strip():
                 words += ["-r", name]
                 sources.append(name)
         if packaged := self._packaged():
@@ -136,17 +139,16 @@ class _Python:
         return ""
 
     def _extras(self) -> str:
-        known = {**table(self._declared, "optional-dependencies"), **table(self._poetry, "extras")}
+        known = {**self._optional, **table(self._poetry, "extras")}
         chosen = [name for name in _FOR_TESTS if name in known]
         return f"[{','.join(chosen)}]" if chosen else ""
 
     def _uv_extras(self) -> str:
-        known = table(self._declared, "optional-dependencies")
-        return "".join(f" --extra {name}" for name in _FOR_TESTS if name in known)
+        return "".join(f" --extra {name}" for name in _FOR_TESTS if name in self._optional)
 
     def _extra_requirements(self) -> list[str]:
-        known = table(self._declared, "optional-dependencies")
-        return [item for name in _FOR_TESTS for item in _requirements_in(known.get(name))][:_LISTED]
+        lists = (_requirements_in(self._optional.get(name)) for name in _FOR_TESTS)
+        return [item for listed in lists for item in listed][:_LISTED]
 
     def _group_requirements(self) -> list[str]:
         requirements: list[str] = []
@@ -169,11 +171,6 @@ class _Python:
             texts += _requirements_in(self._declared.get("dependencies"))
             texts += self._project.text("setup.py"), self._project.text("setup.cfg")
         return "\n".join(texts)
-
-    def _requirement_files(self) -> list[str]:
-        """Return those at the root for running and testing, the shortest name first."""
-        names = [name for name in self._project.names if _REQUIREMENTS.match(name)]
-        return sorted(names, key=lambda name: (len(name), name))
 
     def lock_files(self) -> tuple[str, ...]:
         names = ("uv.lock", "poetry.lock", "pyproject.toml", "setup.py", "setup.cfg", "MANIFEST.in")
@@ -276,10 +273,6 @@ def _requirements_in(value: Any) -> list[str]:
     """Return the requirements of a list, each of one line; an option of pip is none."""
     texts = (item for item in items(value) if isinstance(item, str) and item.isprintable())
     return [item for item in texts if item and not item.startswith("-")]
-
-
-def _requires(text: str) -> bool:
-    return bool(_without_comments(text).strip())
 
 
 def _without_comments(text: str) -> str:

@@ -20,6 +20,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -71,33 +72,25 @@ class SetupFailed(CaloronError):
         self.log = log
 
 
+@dataclass
 class SetupCache:
     """The cached products of one project's setup."""
 
-    def __init__(
-        self,
-        folder: Path,
-        sandbox: Sandbox,
-        *,
-        spec: SandboxSpec,
-        timeout_s: float,
-        announce: Callable[[str], object] = str,
-        cancelled: threading.Event | None = None,
-        discard: Callable[[Path], None] = remove_workspace,
-    ) -> None:
-        """`spec` is what setup may see and reach, except for its folders.
+    folder: Path
+    sandbox: Sandbox
+    _: KW_ONLY
+    #: What setup may see and reach, except for its folders.
+    spec: SandboxSpec
+    timeout_s: float
+    #: Called before a setup, which may take minutes.
+    announce: Callable[[str], object] = str
+    #: Once it is set, a setup or a copy that is under way ends.
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    #: Deletes folders.
+    discard: Callable[[Path], None] = remove_workspace
 
-        `announce` is called before a setup, which may take minutes; `discard` deletes folders. Once
-        `cancelled` is set, a setup or a copy that is under way ends.
-        """
-        self._folder = folder
-        self._sandbox = sandbox
-        self._spec = spec
-        self._timeout_s = timeout_s
-        self.announce = announce
-        self.cancelled = cancelled or threading.Event()
-        self._discard = discard
-        self._redactor = Redactor(secrets_in(spec.env))
+    def __post_init__(self) -> None:
+        self._redactor = Redactor(secrets_in(self.spec.env))
         self._versions: dict[tuple[str, ...], str] = {}
         self._asking = threading.Lock()
         #: Keys whose products fit one workspace alone.
@@ -125,12 +118,12 @@ class SetupCache:
         if not commands.setup:
             return False
         workspace = workspace.absolute()
-        if not lock_hash or self._sandbox.inside(workspace) == workspace:
+        if not lock_hash or self.sandbox.inside(workspace) == workspace:
             # The products contain their own path, which differs in each workspace.
             self._set_up(workspace, commands, log, restore_git=restore_git)
             return True
         keys = [self._key(commands, lock_hash, each) for each in dict.fromkeys(("", scope))]
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(self._install_entry(key, workspace) for key in keys):
             return False
         key = keys[-1]
@@ -151,7 +144,7 @@ class SetupCache:
 
     def install_cached(self, workspace: Path, commands: ProjectCommands, *, lock_hash: str) -> bool:
         """Install the cached products of main, if there are any; never runs setup."""
-        if self._sandbox.inside(workspace) == workspace or not lock_hash:
+        if self.sandbox.inside(workspace) == workspace or not lock_hash:
             return False
         return self._install_entry(self._key(commands, lock_hash, ""), workspace.absolute())
 
@@ -172,15 +165,15 @@ class SetupCache:
         with tempfile.TemporaryDirectory(prefix="caloron-") as folder:
             workspace = Path(folder, "workspace")
             workspace.mkdir()
-            self._sandbox.give_ownership(workspace)
+            self.sandbox.give_ownership(workspace)
             printed = Buffer()
             supervise(self._offline(workspace, _VERSIONS, *names), Limits(60), stdout=printed)
             return f"{printed.data.decode('utf-8', 'replace')}{platform.libc_ver()}"
 
     def _offline(self, workspace: Path, script: str, *arguments: str) -> SandboxedCommand:
         """Confine a script of ours to a workspace, without network and environment."""
-        spec = replace(self._spec, workspace=workspace, network="none", env={})
-        return self._sandbox.confine((SHELL, "-c", script, "sh", *arguments), spec)
+        spec = replace(self.spec, workspace=workspace, network="none", env={})
+        return self.sandbox.confine((SHELL, "-c", script, "sh", *arguments), spec)
 
     def _set_up(
         self, workspace: Path, commands: ProjectCommands, log: Path, *, restore_git: bool
@@ -194,7 +187,7 @@ class SetupCache:
         before = snapshot(workspace)
         try:
             with self._git_restored(workspace) if restore_git else nullcontext():
-                self._sandbox.give_ownership(workspace, home)
+                self.sandbox.give_ownership(workspace, home)
                 ended = self._run(workspace, home, commands, log)
             self._refuse_cancelled()
             if ended.exit_code or ended.timed_out or ended.over:
@@ -203,7 +196,7 @@ class SetupCache:
             if why := self._exclude(workspace, products):
                 raise SetupFailed(commands.setup, f"it damaged .git of the workspace: {why}", log)
         finally:
-            self._discard(home)
+            self.discard(home)
         return products
 
     @contextmanager
@@ -218,7 +211,7 @@ class SetupCache:
         finally:
             remove_workspace(repository)
             kept.rename(repository)
-            self._sandbox.give_ownership(workspace)
+            self.sandbox.give_ownership(workspace)
 
     def _refuse_cancelled(self) -> None:
         if self.cancelled.is_set():
@@ -228,22 +221,22 @@ class SetupCache:
         from caloron.agents.supervise.transcript import LOG_CAP, Transcript
         from caloron.agents.supervise.watch import Watch
 
-        inside = self._sandbox.inside(workspace)
-        temporary = {"TMPDIR": str(self._sandbox.sandbox_home(home) / "tmp")}
-        env = self._spec.env | environment(commands, inside) | temporary
-        spec = replace(self._spec, workspace=workspace, home=home, env=env)
+        inside = self.sandbox.inside(workspace)
+        temporary = {"TMPDIR": str(self.sandbox.sandbox_home(home) / "tmp")}
+        env = self.spec.env | environment(commands, inside) | temporary
+        spec = replace(self.spec, workspace=workspace, home=home, env=env)
         argv = with_path(commands, inside, (SHELL, "-c", commands.setup))
         watch = Watch.of(spec.caps, workspace, home)
         return supervise(
-            self._sandbox.confine(argv, spec),
-            Limits(self._timeout_s, watch=watch),
+            self.sandbox.confine(argv, spec),
+            Limits(self.timeout_s, watch=watch),
             stdout=Transcript(log, LOG_CAP, self._redactor),
             cancelled=self.cancelled.is_set,
         )
 
     def _why(self, ended: Ended, log: Path) -> str:
         if ended.timed_out:
-            return f"it did not end within {self._timeout_s:g} s"
+            return f"it did not end within {self.timeout_s:g} s"
         if ended.over:
             return f"it was ended: {ended.over}"
         from caloron.agents.supervise.transcript import last_line
@@ -261,14 +254,14 @@ class SetupCache:
         return (complaints[-1] if complaints else "no answer") if done.returncode else ""
 
     def _install_entry(self, key: str, workspace: Path) -> bool:
-        if not (self._folder / key).exists():
+        if not (self.folder / key).exists():
             return False
         with self._locked(key, fcntl.LOCK_SH) as lock:
             return self._copy_into(key, workspace, lock)
 
     def _copy_into(self, key: str, workspace: Path, lock: int) -> bool:
         """Copy an entry into a workspace; False if there is none."""
-        entry = self._folder / key
+        entry = self.folder / key
         try:
             manifest = json.loads((entry / "seed.json").read_bytes())
         except FileNotFoundError:
@@ -283,7 +276,7 @@ class SetupCache:
     def _keep(
         self, key: str, workspace: Path, products: Sequence[str], lock: int, log: Path
     ) -> None:
-        fresh = self._folder / f".new-{key}"
+        fresh = self.folder / f".new-{key}"
         try:
             remove_workspace(fresh)
             (fresh / "files").mkdir(parents=True)
@@ -291,9 +284,9 @@ class SetupCache:
             (fresh / "seed.json").write_text(json.dumps({"products": list(products)}), "utf-8")
             # After a power cut, an entry with its final name must be complete.
             self._wait(subprocess.Popen(("sync", "-f", str(fresh)), env=_COPY_ENV))
-            fresh.rename(self._folder / key)
+            fresh.rename(self.folder / key)
         except SetupCancelled:
-            self._discard(fresh)
+            self.discard(fresh)
             raise
         except (OSError, StoreError) as error:
             # This workspace is ready all the same; the next one has to run setup again.
@@ -342,7 +335,7 @@ class SetupCache:
 
     def _tidy(self) -> None:
         """Remove the least recently used entries, and the rest of crashes."""
-        entries = [path for path in self._folder.iterdir() if path.is_dir()]
+        entries = [path for path in self.folder.iterdir() if path.is_dir()]
         whole = [path for path in entries if not path.name.startswith(".")]
         whole.sort(key=lambda path: path.stat().st_mtime, reverse=True)
         for path in (*whole[_KEPT:], *(set(entries) - set(whole))):
@@ -352,13 +345,13 @@ class SetupCache:
         key = path.name.rpartition("-")[2]
         try:
             with self._locked(key, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                gone = self._folder / f".old-{key}"
+                gone = self.folder / f".old-{key}"
                 if path != gone:
                     remove_workspace(gone)
                     path.rename(gone)
                 remove_workspace(gone)
-                if not (self._folder / key).exists():
-                    (self._folder / f"{key}.lock").unlink()
+                if not (self.folder / key).exists():
+                    (self.folder / f"{key}.lock").unlink()
         except (BlockingIOError, FileNotFoundError):
             # It is in use, or another process removed it first.
             return
@@ -366,7 +359,7 @@ class SetupCache:
     @contextmanager
     def _locked(self, key: str, operation: int) -> Iterator[int]:
         """Lock an entry against other threads and processes: shared to read it, else to make it."""
-        path = self._folder / f"{key}.lock"
+        path = self.folder / f"{key}.lock"
         while True:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:

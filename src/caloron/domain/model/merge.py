@@ -25,6 +25,17 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
         return self.ok or self.tolerated
 
 
+class LandedMerge(msgspec.Struct, frozen=True, kw_only=True):
+    """A change on main: what it takes to find main as it was before."""
+
+    #: The commit that the merge put on main, and the message of the merge.
+    commit: str
+    merged_as: str
+    #: The merged head, and the earliest main it can have been merged into.
+    head: str
+    base: str
+
+
 class Link(msgspec.Struct, frozen=True):
     """A change in a chain of merges, and the tree of main after it."""
 

@@ -10,7 +10,7 @@ import msgspec
 
 from caloron.domain.model.effects import ClosePull, MakeRevert, Merge, OpenPull, ReopenIssue
 from caloron.domain.model.facts import EffectDone, EffectFailed, WorkEnded
-from caloron.domain.model.merge import MergeWait, Outcome, Revert, Verified
+from caloron.domain.model.merge import LandedMerge, MergeWait, Outcome, Revert, Verified
 from caloron.domain.model.snapshots import PullSnapshot, marker_key
 from caloron.domain.model.sprint import State, revert_branch
 from caloron.domain.model.status import Status
@@ -49,6 +49,19 @@ def decide_merge(
             message=forge_texts.merge_message(pull, title),
             tree=verified.tree,
         )
+    )
+
+
+def landed_merge(state: State, task: Task) -> LandedMerge | None:
+    """Return the change of a task on main; None: it has none there."""
+    pull, verified = state.pull_of(task), task.merge.verified
+    if task.status is not Status.DONE or pull is None or not pull.merge_commit:
+        return None
+    return LandedMerge(
+        commit=pull.merge_commit,
+        merged_as=forge_texts.merge_message(pull.number, forge_texts.pull_title(task)),
+        head=pull.head,
+        base=verified.base if verified else "",
     )
 
 

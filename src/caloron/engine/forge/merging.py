@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from caloron.domain.model.effects import MakeRevert, Merge
 from caloron.domain.model.facts import EffectDone
+from caloron.domain.model.merge import LandedMerge
 from caloron.domain.model.snapshots import CommentSnapshot, IssueSnapshot, PullSnapshot
 from caloron.domain.model.sprint import State
 from caloron.domain.model.task import Task
@@ -28,7 +29,7 @@ from caloron.errors import (
 )
 from caloron.git.command import GitError
 from caloron.git.mirror import Conflict, Merged, Mirror
-from caloron.git.repository import printable_names
+from caloron.git.repository import Repository, printable_names
 from caloron.git.repository_context import ci_files
 from caloron.ports import Clock, Forge
 
@@ -188,7 +189,7 @@ class RevertMade:
 def make_revert(mirror: Mirror, effect: MakeRevert) -> RevertMade:
     """Make both commits in our own repository; the same effect gives the same commits."""
     main = _main(mirror)
-    before = _before(mirror, effect)
+    before = before_merge(mirror, effect)
     head = mirror.same_tree_as(before, effect.commit, effect.message)
     merged = mirror.merge(main, head, "Merge to find conflicts")
     if isinstance(merged, Conflict):
@@ -202,17 +203,17 @@ def bring_back(mirror: Mirror, effect: MakeRevert, head: str) -> str:
     return mirror.same_tree_as(effect.commit, head, f"Again: {effect.message}")
 
 
-def _before(mirror: Mirror, effect: MakeRevert) -> str:
+def before_merge(repository: Repository, merge: LandedMerge | MakeRevert) -> str:
     """Return main as it was before the merge, for each way in which a forge merges."""
-    commit, parents = effect.commit, mirror.parents(effect.commit)
-    if len(parents) > 1 or mirror.subject(commit) == first_line(effect.merged_as):
+    commit, parents = merge.commit, repository.parents(merge.commit)
+    if len(parents) > 1 or repository.subject(commit) == first_line(merge.merged_as):
         return parents[0]
-    if commit == effect.head:
+    if commit == merge.head:
         # Fast-forwarded: main was at the expected commit then.
-        return effect.base
+        return merge.base
     # Rebased: as many commits as the change has are new on main.
-    start = mirror.merge_base(commit, effect.head)
-    return mirror.resolve(f"{commit}~{max(1, mirror.commits_ahead(start, effect.head))}")
+    start = repository.merge_base(commit, merge.head)
+    return repository.resolve(f"{commit}~{max(1, repository.commits_ahead(start, merge.head))}")
 
 
 def first_line(message: str) -> str:

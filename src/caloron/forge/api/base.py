@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, Protocol
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import msgspec
 
 from caloron.domain.model.snapshots import Verdict
 from caloron.errors import PreconditionFailed, UsageError
 from caloron.forge.api import types
+from caloron.ids import http_url
 
 if TYPE_CHECKING:
     # `httpx` is heavy, and addresses are needed without it.
@@ -183,8 +184,8 @@ class Address(msgspec.Struct, frozen=True):
 
 def address_of(kind: str, host: str) -> Address:
     """Both addresses of a forge; `host` is its base address or the root of its API."""
-    parts = urlsplit(host.strip())
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+    parts = http_url(host.strip())
+    if parts is None or parts.username is not None:
         raise UsageError(
             f"{host!r} is not the address of a forge",
             hint="give it as https://forge.example, without a user or a token in it",

@@ -145,21 +145,15 @@ class Sandbox(Protocol):
         """
 
 
-class SubprocessRunner:
+class SubprocessRunner(msgspec.Struct, frozen=True):
     """Runs stages that contain their code, each call in a process of its own."""
 
-    def __init__(
-        self,
-        scripts: Path,
-        sandbox: Sandbox,
-        *,
-        interpreters: Mapping[str, Sequence[str]] | None = None,
-        seconds: float = _STAGE_SECONDS,
-    ) -> None:
-        self._scripts = scripts
-        self._sandbox = sandbox
-        self._interpreters = dict(interpreters or {})
-        self._seconds = seconds
+    #: The folder of the scripts that are run.
+    scripts: Path
+    sandbox: Sandbox
+    #: The commands that run a language, by its name; by default its program on PATH.
+    interpreters: Mapping[str, Sequence[str]] = {}
+    seconds: float = _STAGE_SECONDS
 
     def code_version(self, stage: StageSpec) -> str | None:
         if stage.code is None or language_of(stage.language) is None:
@@ -173,19 +167,19 @@ class SubprocessRunner:
         script = self._script(stage.code, language)
         argv = [*self._interpreter(language), str(script)]
         left = call.seconds_left()
-        result = self._sandbox.run(
+        result = self.sandbox.run(
             argv,
             policy_of(stage, script),
             input.text.encode("utf-8"),
-            seconds=self._seconds if left is None else min(left, self._seconds),
+            seconds=self.seconds if left is None else min(left, self.seconds),
             stopped=call.stopped,
             max_output=_MAX_OUTPUT,
         )
         return _answer(result)
 
     def _interpreter(self, language: Language) -> Sequence[str]:
-        if language.name in self._interpreters:
-            return self._interpreters[language.name]
+        if language.name in self.interpreters:
+            return self.interpreters[language.name]
         program = shutil.which(language.program)
         if program is None:
             raise StageMissing(f"{language.program} is not installed: it runs {language.name}")
@@ -194,10 +188,10 @@ class SubprocessRunner:
     def _script(self, code: str, language: Language) -> Path:
         """Return the file of the wrapped code; it is written once."""
         wrapped = language.wrap(code)
-        path = self._scripts / f"{sha256(wrapped)}{language.suffix}"
+        path = self.scripts / f"{sha256(wrapped)}{language.suffix}"
         if not path.exists():
-            self._scripts.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=self._scripts)
+            self.scripts.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=self.scripts)
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 # The sandbox may run it as another user.
                 os.fchmod(handle, 0o644)

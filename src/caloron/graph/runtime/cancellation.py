@@ -59,24 +59,6 @@ class Scope:
         self.check(path)
 
 
-class ThreadBudget:
-    """The threads that a run may start besides its own, shared by all its branches."""
-
-    def __init__(self, number: int) -> None:
-        self._free = number
-        self._lock = threading.Lock()
-
-    def take(self, wanted: int) -> int:
-        with self._lock:
-            taken = min(max(wanted, 0), self._free)
-            self._free -= taken
-            return taken
-
-    def give_back(self, taken: int) -> None:
-        with self._lock:
-            self._free += taken
-
-
 def _run(job: Callable[[], T], future: Future[T]) -> None:
     try:
         future.set_result(job())
@@ -95,7 +77,7 @@ def run_in_background(job: Callable[[], T]) -> Future[T]:
 
 
 def run_concurrently(
-    jobs: Sequence[Callable[[], T]], threads: ThreadBudget, scope: Scope
+    jobs: Sequence[Callable[[], T]], free_threads: threading.Semaphore, scope: Scope
 ) -> list[Future[T]]:
     """Run jobs on as many threads as are free, and wait for all; a failure stops the scope.
 
@@ -115,8 +97,11 @@ def run_concurrently(
             if job[1].exception() is not None:
                 scope.stop()
 
-    taken = threads.take(len(jobs) - 1)
-    workers = [threading.Thread(target=work, daemon=True) for _ in range(taken)]
+    workers = [
+        threading.Thread(target=work, daemon=True)
+        for _ in jobs[1:]
+        if free_threads.acquire(blocking=False)
+    ]
     try:
         for worker in workers:
             worker.start()
@@ -128,5 +113,6 @@ def run_concurrently(
         scope.stop()
         raise
     finally:
-        threads.give_back(taken)
+        for _ in workers:
+            free_threads.release()
     return results

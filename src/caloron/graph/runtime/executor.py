@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from threading import Semaphore
 from typing import Any
 
 from caloron.graph.errors import (
@@ -28,7 +29,7 @@ from caloron.graph.nodes import (
     Stage,
     children,
 )
-from caloron.graph.runtime.cancellation import ThreadBudget, run_concurrently
+from caloron.graph.runtime.cancellation import run_concurrently
 from caloron.graph.runtime.protocols import Value
 from caloron.graph.runtime.stage_call import Frame, RunContext
 
@@ -39,9 +40,10 @@ _NOT_RETRIED = (Cancelled, RunTimedOut, BudgetExceeded, StageMissing)
 class Executor:
     """Walks a graph with a value."""
 
-    def __init__(self, context: RunContext, threads: ThreadBudget) -> None:
+    def __init__(self, context: RunContext, threads: int) -> None:
         self._context = context
-        self._threads = threads
+        #: For threads besides the one that runs the graph; all branches share it.
+        self._free_threads = Semaphore(threads)
         self._ops: dict[type[Any], Callable[[Any, Value, str, Frame], Value]] = {
             Stage: context.call_stage,
             RemoteStage: context.call_remote,
@@ -84,7 +86,7 @@ class Executor:
         frames = [frame.fork(scope) for _ in jobs]
         results = run_concurrently(
             [partial(self.run, *job, own) for job, own in zip(jobs, frames, strict=True)],
-            self._threads,
+            self._free_threads,
             scope,
         )
         for own in frames:

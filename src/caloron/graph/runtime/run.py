@@ -14,7 +14,7 @@ from caloron.graph.errors import CheckError, ExecutionError, GraphError, Refused
 from caloron.graph.json_text import Json, canonical, sha256
 from caloron.graph.nodes import ROOT, node_json
 from caloron.graph.prepare import Prepared
-from caloron.graph.runtime.cancellation import Scope, ThreadBudget
+from caloron.graph.runtime.cancellation import Scope
 from caloron.graph.runtime.executor import Executor
 from caloron.graph.runtime.protocols import (
     Cache,
@@ -127,7 +127,7 @@ def _execute(
             failed=failed,
         )
 
-    executor = Executor(context, ThreadBudget(settings.limits.threads))
+    executor = Executor(context, settings.limits.threads)
     try:
         answer = executor.run(prepared.root, input, ROOT, frame)
     except ExecutionError as error:

@@ -73,7 +73,8 @@ def http_status(input: Json) -> Json:
 def csv_parse(input: Json) -> Json:
     """Cut lines at the delimiter; quotes have no meaning."""
     delimiter = optional(input, "delimiter") or ","
-    rows = [line.split(delimiter) for line in _lines(text(input, "text")) if line.strip()]
+    lines = (line.removesuffix("\r") for line in text(input, "text").split("\n"))
+    rows = [line.split(delimiter) for line in lines if line.strip()]
     if optional(input, "has_header") is False:
         header = [f"col{index}" for index in range(max(map(len, rows), default=0))]
     else:
@@ -82,10 +83,6 @@ def csv_parse(input: Json) -> Json:
         {name: row[index] if index < len(row) else "" for index, name in enumerate(header)}
         for row in rows
     ]
-
-
-def _lines(whole: str) -> list[str]:
-    return [line.removesuffix("\r") for line in whole.split("\n")]
 
 
 def csv_write(input: Json) -> Json:

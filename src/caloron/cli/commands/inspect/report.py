@@ -431,7 +431,7 @@ def _to_take(paths: ProjectPaths, flags: str) -> list[InboxItem]:
     checkout = Checkout(repository)
     branch = f"refs/heads/{project_view.known_forge(paths)['main']}"
     main = git(project.git_here, "rev-parse", "--verify", branch, check=False)
-    if not main or not checkout.top.is_dir() or checkout.contains(main):
+    if not main or not checkout.top.is_dir() or checkout.contains(project.git_here, main):
         return []
     with project_view.read_ledger(paths.name) as (_, connection):
         merged = run_history.merging_sprints(connection, 1)

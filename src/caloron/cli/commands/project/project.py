@@ -152,7 +152,7 @@ def _not_taken(paths: locate.ProjectPaths) -> str:
     if project.is_remote or not main:
         return ""
     repo = project.repository
-    if repo and repo.is_dir() and Checkout(repo).contains(main):
+    if repo and repo.is_dir() and Checkout(repo).contains(paths.forge_git, main):
         return ""
     where = f"the branch checked out in {repo}" if repo else "any repository of yours"
     return (
