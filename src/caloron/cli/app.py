@@ -52,7 +52,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "why": ("inspect.status:why", "Show what each unfinished task waits for."),
         "logs": ("inspect.task:logs", "Show the output of the agents of a task."),
         "trace": ("inspect.task:trace", "Show every event of a task in order."),
-        "agents": ("inspect.agents:agents", "Show agents with attempts, time and cost."),
+        "agents": ("inspect.agents:agents", "List agents with attempts, time and cost."),
     },
     "Review and decide": {
         "inbox": ("inspect.report:inbox", "List what needs you, with the commands for it."),
@@ -114,7 +114,7 @@ ALIASES = {
     "project delete -f": "--yes",
     "resume --planner-timeout": "--planner-timeout",
     "retro --sprint": "",
-    "sprint --planner-timeout": "--planner-timeout",
+    "sprint --po-timeout": "--planner-timeout",
 }
 
 

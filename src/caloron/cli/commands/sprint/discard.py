@@ -32,7 +32,7 @@ from caloron.ledger.run_history import find_sprint
 @sprint_argument
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 def discard(sprint: str | None, yes: bool, dry_run: bool, project: str | None) -> Answer | DryRun:
-    """Cancel what is left of the last sprint (or of SPRINT): a held plan, unfinished tasks.
+    """Cancel what is left of the last sprint (or of SPRINT): its plan, unfinished tasks.
 
     Unfinished tasks are cancelled, their issues and pull requests closed with a comment. Merged
     work stays merged, branches and saved work are kept. It shows what is cancelled, and asks.

@@ -92,7 +92,7 @@ sprint_options = add_options(
     click.option(
         "--graph-input",
         metavar="JSON",
-        help="More input for the graph, besides the goal: an object, or a file that holds one.",
+        help="More input for the graph than the goal: an object, or a file that holds one.",
     ),
     click.option(
         "--parallel",
