@@ -6,6 +6,7 @@ import subprocess
 from functools import partial
 from typing import Any
 
+from tests.acceptance.checkouts import repository
 from tests.support.home import Home, Running, does, task, writes
 from tests.support.wait import wait_for
 
@@ -150,3 +151,74 @@ def test_a_person_can_settle_an_escalated_task_by_merging_it(home: Home) -> None
     assert answer.code == 0, answer
     assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
     assert [e["state"] for e in home.escalations()] == ["closed"]
+
+
+def test_an_issue_that_is_labelled_during_the_sprint_becomes_a_task_with_its_edited_text(
+    home: Home,
+) -> None:
+    gate = home.gate("writing")
+    new = "issue-2"
+    home.script(writes("a", run=gate.line), writes(new, {"new.txt": "new\n"}))
+    running = home.start_sprint(task("a"))
+    gate.wait_for_agent()
+    words = ("--title", "A second file", "--body", "Write it")
+    made = home.data("issue", "create", *words)
+    assert made["number"] == 2
+    home.data("issue", "edit", "2", "--body", "Write new.txt, please\n\n- [ ] it says new")
+    home.data("issue", "label", "2", "--add", "caloron:task")
+    gate.open()
+    answer = running.wait()
+    assert answer.code == 0, answer
+    assert answer.statuses == {"a": "Done", new: "Done"}
+    assert home.files()["new.txt"] == b"new\n"
+    (prompt,) = home.prompts("implement", new)
+    assert "A second file" in prompt
+    assert "Write new.txt, please" in prompt
+    assert "it says new" in prompt
+    assert home.caloron("issue", "show", "2").data["state"] == "closed"
+
+
+def test_a_pull_request_is_checked_out_and_what_a_person_pushes_is_merged(bare_home: Home) -> None:
+    home, reviewer = bare_home, bare_home.gate("review")
+    home.script(writes("a"), does("review", "a", run=reviewer.line, output="APPROVED"))
+    shop = repository(home)
+    shop.write("draft.txt", "mine, not committed\n")
+    home.init("shop", "--repo", str(shop.path))
+    running = home.start_sprint(task("a"))
+    reviewer.wait_for_agent()
+    number = str(_open_pull(home)["number"])
+
+    # A file in no commit is not overwritten, and nothing is changed then.
+    shop.write("a.txt", "mine\n")
+    before = shop.state
+    for options in ((), ("--dry-run",)):
+        refused = shop.caloron("pr", "checkout", number, *options)
+        assert refused.code == (9 if options else 8)
+        assert shop.state == before
+    assert "a.txt" in shop.caloron("pr", "checkout", number).error["message"]
+    (shop.path / "a.txt").unlink()
+
+    answer = shop.caloron("pr", "checkout", number, json=False)
+    assert answer.code == 0, answer
+    branch = shop.git("branch", "--show-current")
+    assert branch == "agent/a/shop-1"
+    assert (shop.path / "a.txt").read_text() == "a\n"
+    assert (shop.path / "draft.txt").read_text() == "mine, not committed\n"
+    assert shop.caloron("pr", "checkout", number).code == 0
+
+    (shop.path / "draft.txt").unlink()
+    shop.commit("a.txt", "a by Ada\n")
+    push = answer.stdout.strip().splitlines()[-1].partition(": ")[2]
+    home.run_outside("sh", "-c", push, cwd=shop.path)
+    reviewer.open()
+    assert running.wait().code == 0
+    assert shop.merged("shop")["a.txt"] == "a by Ada"
+
+    # A branch that was made for something else is not overwritten.
+    shop.git("switch", "--quiet", "main")
+    shop.git("switch", "--quiet", "-c", "other")
+    own = shop.commit("own.txt", "own\n")
+    shop.git("switch", "--quiet", "main")
+    assert shop.caloron("pr", "checkout", number, "--branch", "other").code == 8
+    assert shop.git("rev-parse", "other") == own
+    assert shop.git("branch", "--show-current") == "main"

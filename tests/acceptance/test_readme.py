@@ -1,18 +1,20 @@
-"""The commands of the README and of the first pages, run from their own text."""
+"""The shell and Python blocks of the README and of every page, run from their own text."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.claude import claude
-from tests.support.documents import DOCS, ROOT, Block, blocks
+from tests.support.documents import DOCS, ROOT, Block, blocks, pages, sections
 from tests.support.model_server import ModelServer, Rule, write
 from tests.support.newcomer import Newcomer, Typed
+from tests.support.reader import files_of_page, reader, script_of
 
 #: Text that cannot be typed as written, and its replacement.
 _STAND_INS = {
@@ -21,7 +23,14 @@ _STAND_INS = {
 }
 #: Blocks that another test covers, because they would run this test again.
 _TESTED_ELSEWHERE = {"make test\n"}
-_ANSWERS = {"[y/N": "y\n"}
+_ANSWERS = {"[y/N": "y\n", "to delete all of it:": "shop\n"}
+#: Pages whose blocks run in a test of their own, and pages whose blocks do not run.
+_NOT_IN_ORDER = {
+    "README.md": "test_each_block_of_the_readme_works",
+    "five-minutes.md": "test_each_block_of_the_readme_works",
+    "getting-started.md": "test_getting_started_leads_to_a_result_in_the_users_repository",
+    "commands.md": "examples of single commands, which test_documents parses",
+}
 
 _PLAN = [{"id": "discount", "title": "Discount", "agent_prompt": "Write discount.py."}]
 _CODE = "def discounted(price):\n    return price * 0.9\n"
@@ -97,6 +106,55 @@ def test_getting_started_leads_to_a_result_in_the_users_repository(newcomer: New
     """All blocks of the page run one after the other in one shell."""
     types(newcomer, newcomer.home, *(b.text for b in shell_blocks(DOCS / "getting-started.md")))
     assert "discounted" in (newcomer.shop / "discount.py").read_text()
+
+
+def pages_with(language: str) -> list[Path]:
+    return [
+        page
+        for page in pages()
+        if any(block.language == language for block in blocks(page.read_text("utf-8")))
+    ]
+
+
+def parts() -> Iterator[tuple[Path, str, list[Block]]]:
+    """Yield what one reader types: the blocks of a page, or of one section of the recipes."""
+    for page in pages_with("sh"):
+        if page.name not in _NOT_IN_ORDER:
+            by_section = sections(page.read_text("utf-8"))
+            if page.name != "howto.md":
+                by_section = {"": [block for found in by_section.values() for block in found]}
+            for title, found in by_section.items():
+                typed = [b for b in found if b.language == "sh" and not b.not_run]
+                yield page, title, typed
+
+
+@pytest.mark.parametrize(
+    ("page", "typed"), [pytest.param(p, b, id=f"{p.stem} {title}") for p, title, b in parts() if b]
+)
+def test_the_shell_blocks_of_a_page_run_one_after_the_other(
+    tmp_path: Path, page: Path, typed: list[Block]
+) -> None:
+    """A block that does not run has its reason in a comment above it."""
+    user = reader(tmp_path, claude())
+    for name, text in files_of_page(page.read_text("utf-8")).items():
+        (user.shop / name).write_text(text)
+    script = script_of(typed)
+    done = user.types(script, user.shop, _ANSWERS)
+    assert done.code == 0, f"{script}\n----\n{done.screen}"
+
+
+@pytest.mark.parametrize("page", pages_with("python"), ids=lambda page: page.name)
+def test_the_python_blocks_of_a_page_run_one_after_the_other(tmp_path: Path, page: Path) -> None:
+    found = [b for b in blocks(page.read_text("utf-8")) if b.language == "python" and not b.not_run]
+    done = subprocess.run(
+        (sys.executable, "-c", "\n".join(block.text for block in found)),
+        cwd=tmp_path,
+        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def assert_demo_left_its_result(newcomer: Newcomer) -> None:

@@ -12,39 +12,55 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 _FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,})(?P<language>\w*)[^\n]*$")
+_NOT_RUN = re.compile(r"^ *<!-- not run: (?P<reason>.+) -->$")
 _SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _LINK = re.compile(r"\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
 
 
 class Block(NamedTuple):
-    """A fenced block."""
+    """A fenced block; `not_run` is the reason in a comment above it why no test runs it."""
 
     language: str
     text: str
     line: int
+    not_run: str = ""
 
 
 def pages() -> list[Path]:
-    """The README, the changes, and every page of the documentation."""
-    return [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+    """The pages at the top of the repository, and every page of the documentation."""
+    return [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 
 
 def blocks(text: str) -> Iterator[Block]:
     """The fenced blocks of a page, without the indentation that a list gives them."""
     opened: re.Match[str] | None = None
     block_lines: list[str] = []
-    first = 0
+    first, above, reason = 0, "", ""
     for number, line in enumerate(text.splitlines(), 1):
         fence = _FENCE.match(line)
         if opened is None and fence:
             opened, block_lines, first = fence, [], number + 1
+            comment = _NOT_RUN.match(above)
+            reason = comment["reason"] if comment else ""
         elif opened and fence and fence["fence"] == opened["fence"] and not fence["language"]:
-            yield Block(opened["language"], textwrap.dedent("\n".join(block_lines)) + "\n", first)
+            content = textwrap.dedent("\n".join(block_lines)) + "\n"
+            yield Block(opened["language"], content, first, reason)
             opened = None
         else:
             block_lines.append(line)
+        above = line
     assert opened is None, f"a block that begins in line {first - 1} never ends"
+
+
+def sections(text: str) -> dict[str, list[Block]]:
+    """The fenced blocks by the last heading of level two above them."""
+    plain = prose(text).splitlines()
+    found: dict[str, list[Block]] = {}
+    for block in blocks(text):
+        above = [line[3:] for line in plain[: block.line] if line.startswith("## ")]
+        found.setdefault(above[-1] if above else "", []).append(block)
+    return found
 
 
 def prose(text: str) -> str:

@@ -103,7 +103,7 @@ class Newcomer:
     def types(self, script: str, cwd: Path, answers: Mapping[str, str]) -> Typed:
         """Run a shell script at a terminal, up to the first command that fails.
 
-        `answers`: what is typed, once each, when a question is on the screen.
+        `answers`: what is typed each time that a question appears on the screen.
         """
         handle, other = pty.openpty()
         process = subprocess.Popen(
@@ -116,12 +116,15 @@ class Newcomer:
             start_new_session=True,
         )
         os.close(other)
-        screen, waiting = "", dict(answers)
+        screen, answered = "", dict.fromkeys(answers, 0)
         give_up = time.monotonic() + _PATIENCE_S
         while data := _read(handle, give_up):
             screen += data
-            for question in [q for q in waiting if q in _COLOURS.sub("", screen)]:
-                os.write(handle, waiting.pop(question).encode())
+            plain = _COLOURS.sub("", screen)
+            for question, answer in answers.items():
+                while plain.count(question) > answered[question]:
+                    os.write(handle, answer.encode())
+                    answered[question] += 1
         if process.poll() is None and time.monotonic() >= give_up:
             process.kill()
         os.close(handle)

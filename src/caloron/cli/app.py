@@ -56,7 +56,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Review and decide": {
         "inbox": ("inspect.report:inbox", "List what needs you, with the commands for it."),
-        "issue": ("forge:issue", "Read, comment and close issues on the forge."),
+        "issue": ("forge:issue", "Create, read, change and close issues on the forge."),
         "pr": ("forge:pr", "Read, review and merge pull requests on the forge."),
     },
     "Results": {
@@ -112,7 +112,6 @@ ALIASES = {
     "take": "apply",
     "project delete --force": "--yes",
     "project delete -f": "--yes",
-    "resume --planner-timeout": "--planner-timeout",
     "retro --sprint": "",
     "sprint --po-timeout": "--planner-timeout",
 }

@@ -259,17 +259,14 @@ class Checkout:
         wanted, old, parent = preview.wanted, preview.old, preview.parent
         commit = wanted.commit
         base = wanted.since or self._base(parent, commit, squash=wanted.squash)
-        if base == commit or (wanted.since and self._contains(parent, commit)):
-            return preview
         how: How = "pick" if wanted.since else "squash"
         if not (wanted.since or wanted.squash):
             how = "create" if not old else "fast-forward" if base == old else "merge"
+        has_it = base == commit or (wanted.since and self._contains(parent, commit))
+        if has_it and how != "create":
+            return preview
         if how == "merge" and not preview.here:
-            raise PreconditionFailed(
-                f"branch {preview.branch} has commits that the project does not have",
-                hint="choose a new branch, or check it out and merge there: git switch"
-                f" {shlex.quote(preview.branch)}",
-            )
+            self._refuse_own_commits(preview.branch)
         range_ = (commit, "--not", wanted.since or parent, base)
         log = ("-c", "log.showSignature=false", "log")
         messages = self._git(*log, "--first-parent", "--format=%B%x00", *range_).split("\0")
@@ -321,13 +318,28 @@ class Checkout:
             return f"{git} branch --force {branch} {preview.old[:12]}"
         return f"{git} branch -D {branch}"
 
-    def switch(self, branch: str, commit: str) -> None:
-        """Check out a branch at this commit; refuse to overwrite files that are in no commit."""
-        self.refuse_unready()
-        self._refuse_overwriting(self.head(), commit)
-        options = ("-c", "submodule.recurse=false", *self._without_hooks_of_the_project())
-        done = self.process(*options, "switch", "--quiet", "--no-overwrite-ignore", branch)
-        self._refuse_failure(done, f"did not switch to {branch}")
+    def check_out(self, preview: Preview) -> None:
+        """Create or fast-forward a branch and switch to it; all of that or nothing is done."""
+        wanted = preview.wanted
+        if preview.how == "merge":
+            self._refuse_own_commits(preview.branch)
+        if not preview.here:
+            self.refuse_unready()
+            with self._with_objects_of(wanted.source) as both:
+                tip = preview.old if preview.how == "nothing" else wanted.commit
+                both._refuse_overwriting(self.head(), tip)
+        if preview.how != "nothing":
+            self.apply(preview, "")
+        if not preview.here:
+            options = ("-c", "submodule.recurse=false", *self._without_hooks_of_the_project())
+            switch = ("switch", "--quiet", "--no-overwrite-ignore", preview.branch)
+            self._refuse_failure(self.process(*options, *switch), "did not check it out")
+
+    def _refuse_own_commits(self, branch: str) -> None:
+        raise PreconditionFailed(
+            f"branch {branch} has commits that the project does not have",
+            hint=f"choose a new branch, or merge there yourself: git switch {shlex.quote(branch)}",
+        )
 
     def _merge(self, branch: str, *how: str) -> None:
         options = ("-c", "submodule.recurse=false", *self._without_hooks_of_the_project())

@@ -66,6 +66,7 @@ Name = Annotated[str, _text(rf"^{ID_FORM}\Z", ID_WORDS)]
 Line = Annotated[str, _text(r"^[^\r\n\x00]*\Z", "one line of text")]
 Words = Annotated[list[str], Meta(description="a list of words")]
 Slots = Annotated[int, _whole(1, 256)]
+YesNo = Annotated[bool, Meta(description="true or false")]
 Rounds = Annotated[int, _whole(0, 100)]
 Megabytes = Annotated[int, _whole(1, 4096)]
 Amount = Annotated[int, Meta(ge=1, le=1 << 24, description="a whole number above 0")]
@@ -135,6 +136,8 @@ class ProjectConfig(msgspec.Struct, kw_only=True):
     stall_threshold_m: Minutes = 20.0
     probe_grace_s: Seconds = 300.0
     max_fix_rounds: Rounds = 3
+    #: A person has to approve each merge, besides the reviewing agent.
+    require_human_review: YesNo = False
     lease_s: Seconds = 30.0
     poll_s: Seconds = 1.0
     output_cap_mb: Megabytes = 64
@@ -243,6 +246,8 @@ def parse_setting(key: str, text: str) -> Any:
     try:
         if kind in (int, float):
             value = kind(text)
+        elif kind is bool:
+            value = {"true": True, "false": False}.get(text.lower(), text)
         elif get_origin(kind) is list:
             import shlex
 

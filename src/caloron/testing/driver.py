@@ -26,7 +26,7 @@ from caloron.domain.model.facts import EffectDone, EffectFailed, Fact, Refusal, 
 from caloron.domain.model.merge import Link
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.roles import ROLES
-from caloron.domain.model.sprint import Planning, Sprint, SprintSettings, State
+from caloron.domain.model.sprint import Planning, RuleSettings, Sprint, SprintSettings, State
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task, Work
 from caloron.domain.rules.evaluate import evaluate
@@ -53,7 +53,7 @@ def new_state(
 ) -> State:
     """Return the state of a new sprint, `shop-1`, whose plan came with its goal."""
     settings = SprintSettings(
-        parallel=parallel, max_fix_rounds=max_fix_rounds, ask_before_running=ask
+        parallel=parallel, rules=RuleSettings(max_fix_rounds=max_fix_rounds), ask_before_running=ask
     )
     planning = Planning(given_plan=plan)
     return State(

@@ -131,8 +131,8 @@ class InMemoryForge:
         """Change any fields of an issue."""
         return self._change(self.issue(number), **fields)
 
-    def edit_issue(self, number: int, body: str) -> IssueSnapshot:
-        return self.change_issue(number, body=body)
+    def edit_issue(self, number: int, body: str, title: str = "") -> IssueSnapshot:
+        return self.change_issue(number, body=body, **({"title": title} if title else {}))
 
     def label(self, number: int, label: str) -> IssueSnapshot:
         return self.change_issue(number, labels=(*self.issue(number).labels, label))

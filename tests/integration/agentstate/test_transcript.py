@@ -16,7 +16,7 @@ from caloron.agentstate.weekly_retro import last_week
 from tests.integration.agentstate.conftest import DATA, Answer, agent_state, called
 
 CALLS = [json.loads(line) for line in (DATA / "transcript.jsonl").read_text("utf-8").splitlines()]
-#: Deliberate corrections, by the number of the call: docs/agent-state.md lists the reasons.
+#: Deliberate corrections, by the number of the call: docs/compatibility.md lists the reasons.
 SAME_ID_OTHER_PAYLOAD = 6
 MISSING_FLAG = 9
 SECOND_CLAIM = 11

@@ -89,6 +89,56 @@ def test_a_long_comment_comes_from_standard_input(run, forge, monkeypatch):
     assert run.data("issue", "comment", "1", "-")["comment"]["body"].startswith("one\ntwo")
 
 
+@pytest.mark.parametrize("option", ["--body", "--body-file"])
+def test_an_issue_is_created_with_labels_and_a_text_from_standard_input(
+    run, forge, monkeypatch, option
+):
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"one\n\n- [ ] two\n")))
+    labels = ("--label", "caloron:task,urgent", "-l", "shop")
+    made = run.data("issue", "create", "--title", "Log out", option, "-", *labels)
+    assert (made["author"], made["title"]) == ("Ada", "Log out")
+    assert made["labels"] == ["caloron:task", "shop", "urgent"]
+    assert forge.issue(made["number"]).body == "one\n\n- [ ] two"
+
+
+def test_a_text_comes_from_a_file_and_a_missing_one_is_refused(run, forge, tmp_path):
+    (tmp_path / "notes.md").write_text("from a file")
+    number = run.data("issue", "create", "-t", "x", "-F", str(tmp_path / "notes.md"))["number"]
+    assert forge.issue(number).body == "from a file"
+    run.refused(2, "cannot be read", "issue", "create", "-t", "x", "-F", str(tmp_path / "no"))
+    run.refused(2, "given twice", "pr", "comment", "2", "one", "--body", "two")
+    run.refused(2, "", "issue", "create", "--title", " ")
+    assert len(forge.issues()) == 2
+
+
+def test_an_edited_issue_keeps_our_marker_and_what_is_not_named(run, forge):
+    forge.label(1, "shop")
+    run.data("issue", "edit", "1", "--title", "A big basket")
+    body = forge.issue(1).body
+    assert body == f"Please.\n\n{marker('issue/shop-1/basket')}"
+    forged = f"Now!\n{marker('issue/shop-1/other')}"
+    edited = run.data(
+        "issue", "edit", "1", "--body", forged, "--add-label", "a,b", "--remove-label", "shop"
+    )
+    assert (edited["title"], edited["labels"]) == ("A big basket", ["a", "b", "caloron:task"])
+    assert edited["task"] == "basket"
+    assert forge.issue(1).body.startswith("Now!")
+    assert forge.find_issue("issue/shop-1/basket") == forge.issue(1)
+    for nothing in ((), ("--title", " "), ("--add-label", " ")):
+        run.refused(2, "", "issue", "edit", "1", *nothing)
+
+
+def test_labels_are_added_and_removed(run, forge):
+    labelled = run.data("issue", "label", "1", "--add", "x", "--remove", "caloron:task")
+    assert labelled["labels"] == ["x"] == list(forge.issue(1).labels)
+    run.refused(2, "no label", "issue", "label", "1")
+
+
+def test_a_pull_request_is_commented_on(run, forge):
+    assert run.data("pr", "comment", "2", "--body", "Nice")["comment"]["body"] == "Nice"
+    assert [c.body for c in forge.comments(2)] == ["Nice"]
+
+
 def test_an_issue_is_closed_and_opened_again(run, forge):
     assert run.data("issue", "close", "1")["state"] == "closed"
     assert run.data("issue", "close", "1")["state"] == "closed"
@@ -156,6 +206,9 @@ def test_a_conflict_with_main_is_reported_and_changes_nothing(run, forge, home):
         ("issue", "show", "99"),
         ("issue", "comment", "99", "hello"),
         ("issue", "close", "99"),
+        ("issue", "edit", "99", "--title", "x"),
+        ("issue", "label", "99", "--add", "x"),
+        ("pr", "comment", "99", "hello"),
         ("pr", "show", "99"),
         ("pr", "diff", "99"),
         ("pr", "review", "99", "--approve"),
@@ -174,6 +227,10 @@ def test_each_change_wakes_a_running_engine(run, forge, home):
         ("issue", "comment", "1", "hello"),
         ("issue", "close", "1"),
         ("issue", "reopen", "1"),
+        ("issue", "create", "--title", "x"),
+        ("issue", "edit", "1", "--title", "x"),
+        ("issue", "label", "1", "--add", "x"),
+        ("pr", "comment", "2", "hello"),
         ("pr", "review", "2", "--approve"),
         ("pr", "merge", "2"),
     ]
@@ -191,6 +248,20 @@ def test_the_text_for_people_hides_markers_and_control_characters(run, forge):
     assert "<!--" not in shown
     assert "\x1b" not in shown
     assert "closes #1" in shown
+
+
+def test_the_text_for_people_has_no_markup_that_only_a_web_page_needs(run, forge):
+    table = "| a | b |\n|---|---|\n| 1 | \\[x\\] |"
+    report = f"Use &lt;=.\n<details><summary>Log</summary>\n\n{table}\n</details>"
+    forge.comment(1, report)
+    forge.comment(2, report)
+    forge.edit_pull(2, f"{forge.pull(2).body}\n\n{report}")
+    for kind, number in (("issue", "1"), ("pr", "2")):
+        shown = run.text(kind, "show", number)
+        assert "Use <=." in shown
+        assert "Log" in shown
+        assert "1  [x]" in shown
+        assert not any(markup in shown for markup in ("&lt;", "<details", "</", "|---"))
 
 
 def test_a_project_is_chosen_by_name(run, forge):

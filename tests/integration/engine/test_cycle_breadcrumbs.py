@@ -121,7 +121,7 @@ class _Refusing(LocalForge):
 
     error: Exception = ForgeError("not here")
 
-    def edit_issue(self, number: int, body: str) -> object:  # type: ignore[override]
+    def edit_issue(self, number: int, body: str, title: str = "") -> object:  # type: ignore[override]
         raise self.error
 
 

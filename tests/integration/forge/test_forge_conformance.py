@@ -53,6 +53,15 @@ def test_editing_an_issue_changes_only_its_body(world: World) -> None:
     assert edited.version > issue.version
 
 
+def test_an_issue_gets_another_title_with_its_body(world: World) -> None:
+    issue = world.forge.create_issue("one", "before", ("label",))
+    edited = world.forge.edit_issue(issue.number, "after", "zwei 漢字")
+    assert plain(edited) == plain(world.forge.issue(issue.number))
+    assert (edited.title, edited.body, edited.labels) == ("zwei 漢字", "after", ("label",))
+    again = world.forge.edit_issue(issue.number, "later")
+    assert (again.title, again.body) == ("zwei 漢字", "later")
+
+
 def test_labels_are_a_set(world: World) -> None:
     issue = world.forge.create_issue("one", "", ("caloron:ready",))
     labelled = world.forge.label(issue.number, "caloron:blocked")

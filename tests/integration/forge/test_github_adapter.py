@@ -46,7 +46,7 @@ NUMBER = 1347
 HEAD = "6dcb09b5b57875f334f61aebed695e2e4193db5e"
 BRANCH_TIP = "7fd1a60b01f91b314f59955a4e4d4e80d8edf11d"
 DIFF = "diff --git a/a b/a\n--- a/a\n+++ b/a\n@@ -1 +1 @@\n-1\n+één\n"
-DOCS = Path(__file__).parents[3] / "docs" / "forges.md"
+DOCS = Path(__file__).parents[3] / "docs" / "evidence.md"
 
 OPEN = {"state": "open", "merged": False, "merged_at": None, "merged_by": None, "mergeable": True}
 RIGHTS = {"admin": False, "push": True, "pull": True}
@@ -177,11 +177,11 @@ def test_every_request_conforms_to_the_description_and_is_documented(
 
 
 def _check_documentation(github_api: GithubApi) -> None:
-    """Check that docs/forges.md lists every request and states that no test contacts GitHub."""
+    """Check that docs/evidence.md lists every request and states that no test contacts GitHub."""
     rows = [f"| `{method}` | `{path}` |" for path, method in github_api.used()]
     text = DOCS.read_text("utf-8")
     listed = [line for line in text.splitlines() if line.startswith("| `") and "` | `/" in line]
-    assert listed == rows, "docs/forges.md should list:\n" + "\n".join(rows)
+    assert listed == rows, "docs/evidence.md should list:\n" + "\n".join(rows)
     assert "never run against github.com" in text
     assert f"version {github_api.description.version}" in text
 

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import markdown  # type: ignore[import-untyped]
 import msgspec
 import pytest
+import yaml
 
 from caloron.agents.clis.registry import require_framework
 from caloron.engine.runs.sandbox_policy import check_setting
@@ -33,6 +34,9 @@ _NOT_FOR_USERS = re.compile(
     r"CALORON_(IDENTITY|CRASH_\w+|COMPLETE|SANDBOXED|FEEDBACK_|REPORT|ROLE|TASK_ID|ROUND|ATTEMPT"
     r"|SPRINT_ID|AGENT_ID|MIRROR|REPOSITORY|BRANCH|BASE_COMMIT)"
 )
+
+#: A file of this project, or a folder that ends with `/`.
+_FILE = re.compile(r"[\w.-]+/[\w./{},-]*(?:\.(?:py|sql|sh|json|md|svg)|/)")
 
 
 def _named(page: Path) -> str:
@@ -121,6 +125,25 @@ def test_ci_runs_what_the_readme_calls_the_tests() -> None:
         assert part in done.stdout
     for folder in ("tests/unit", "tests/integration", "tests/acceptance", "tests/chaos"):
         assert re.search(rf"pytest .*{folder}\b", done.stdout), folder
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8"))
+    assert {"run": "make test"} in workflow["jobs"]["test"]["steps"]
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md", "docs/evidence.md"])
+def test_every_file_that_a_page_for_contributors_names_exists(page: str) -> None:
+    """A path is relative to the repository or to a room; `{a,b}` are alternatives."""
+    named = [span for _, span in spans((ROOT / page).read_text("utf-8")) if _FILE.fullmatch(span)]
+    paths = [path for span in named for path in _alternatives(span)]
+    assert len(paths) > 2
+    source = ROOT / "src" / "caloron"
+    for path in paths:
+        assert (ROOT / path).exists() or any(source.rglob(path.rstrip("/"))), path
+
+
+def _alternatives(span: str) -> list[str]:
+    before, _, rest = span.partition("{")
+    names, _, after = rest.partition("}")
+    return [f"{before}{name}{after}" for name in names.split(",")]
 
 
 @pytest.mark.parametrize("page", pages(), ids=_named)

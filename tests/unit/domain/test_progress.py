@@ -8,6 +8,7 @@ from caloron.domain.model.effects import Describe, ReportProgress
 from caloron.domain.model.facts import SprintDiscarded
 from caloron.domain.model.snapshots import CommentSnapshot, has_section, marker_key
 from caloron.domain.model.sprint import Unavailable
+from caloron.domain.model.status import Step
 from caloron.domain.reporting.progress_page import page, progress_key, section_name
 from caloron.testing import SprintDriver, planned
 from tests.support.sprints import (
@@ -262,7 +263,7 @@ def test_the_last_twenty_moves_are_kept(made: SprintDriver) -> None:
 def test_text_of_agents_is_escaped_in_the_table(made: SprintDriver) -> None:
     task = made.task("a")
     task.reason = "<!-- caloron:x --> | cell @ada\n# heading"
-    task.status = type(task.status).BLOCKED
+    task.step = Step.BLOCKED
     text = page(made.state, task, made.now)
     assert "<!--" not in text
     assert "\\| cell" in text

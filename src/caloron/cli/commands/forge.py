@@ -7,13 +7,15 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Any
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from caloron.cli.app import Answer, DryRun, Number, attributes, group, planned
+from caloron.cli.app import FC, Answer, DryRun, Number, attributes, group, planned
 from caloron.cli.format import one_line
 from caloron.cli.output import is_terminal
 from caloron.cli.render import aligned, unmarked
@@ -25,14 +27,19 @@ from caloron.domain.model.snapshots import (
     Verdict,
     marker,
     marker_key,
+    with_text,
 )
 from caloron.domain.rules.people.commands import APPROVE
 from caloron.errors import PreconditionFailed, StaleBase, UsageError
+from caloron.git.command import git
 from caloron.ids import sprint_number
 from caloron.ledger.locate import ProjectPaths, find_project, forge_kind
 from caloron.ports import Forge, State
 from caloron.store import log
 from caloron.store.wake import Wake
+
+if TYPE_CHECKING:
+    from caloron.ledger.projects import Project
 
 #: The account of the engine: the acts of a person must never look like its own.
 _ENGINE = "caloron"
@@ -106,12 +113,67 @@ def _open(paths: ProjectPaths) -> Forge:
     return open_forge(load_project(paths.name))
 
 
-@group(examples=["caloron issue list --state open", "caloron issue comment 7 resolved"])
-def issue() -> None:
-    """Read, comment and close issues on the forge of a project.
+def _body_options(command: FC) -> FC:
+    """`--body` and `--body-file`, as `gh` has them."""
+    for option in (
+        click.option(
+            "--body-file",
+            "--file",
+            "-F",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Read the text from FILE; `-`: from standard input.",
+        ),
+        click.option("--body", "-b", metavar="TEXT", help="The text; `-`: from standard input."),
+    ):
+        command = option(command)
+    return command
 
-    The engine reacts at once: closing the issue of a task cancels the task, and the comment
-    `resolved` on an escalation lets its task continue.
+
+def _labels(*names: str, help: str) -> Callable[[FC], FC]:
+    """An option that may be repeated, or have several labels with commas between them."""
+
+    def split(
+        _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        labels = [label.strip() for value in values for label in value.split(",")]
+        if not all(labels):
+            raise UsageError("a label is empty", hint="give its name, such as caloron:task")
+        return tuple(labels)
+
+    return click.option(*names, multiple=True, metavar="LABEL", callback=split, help=help)
+
+
+def _body(*sources: str | Path | None) -> str | None:
+    """The text from the one source that is used; None: there is none."""
+    used = [source for source in sources if source is not None]
+    if len(used) > 1:
+        raise UsageError("the text is given twice", hint="use one of TEXT, --body and --body-file")
+    if not used:
+        return None
+    if str(used[0]) == "-":
+        return sys.stdin.buffer.read().decode("utf-8", "replace")
+    if isinstance(used[0], str):
+        return used[0]
+    try:
+        return used[0].read_bytes().decode("utf-8", "replace")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{used[0]} cannot be read: {error}") from error
+
+
+@group(
+    examples=[
+        "caloron issue list --state open",
+        'caloron issue create --title "Add a log-out button" --label caloron:task',
+        "caloron issue comment 7 resolved",
+    ]
+)
+def issue() -> None:
+    """Create, read, change and close issues on the forge of a project.
+
+    The engine reacts at once: an issue with the label `caloron:task` becomes a task of the running
+    sprint, closing the issue of a task cancels the task, and the comment `resolved` on an
+    escalation lets its task continue.
     """
 
 
@@ -141,22 +203,146 @@ def show_issue(number: int, project: str | None) -> Answer:
 
 
 @issue.command(
+    "create",
+    project=True,
+    dry_run=True,
+    examples=[
+        'caloron issue create --title "Add a log-out button" --label caloron:task',
+        'caloron issue create --title "Round prices" --body-file notes.md',
+    ],
+)
+@click.option("--title", "-t", required=True, help="The title.")
+@_body_options
+@_labels("--label", "-l", help="Add a label; repeat it for more.")
+def create_issue(
+    title: str,
+    body: str | None,
+    body_file: Path | None,
+    label: tuple[str, ...],
+    dry_run: bool,
+    project: str | None,
+) -> Answer | DryRun:
+    """Open an issue; with the label `caloron:task` a running sprint adds it as a task."""
+    text = with_text("", _body(body, body_file) or "")
+    with _forge_of(project, changes=not dry_run) as forge:
+        if dry_run:
+            return DryRun(planned("open an issue", one_line(title), labels=list(label)))
+        made = forge.create_issue(title, text, label)
+        data = issue_data(made, forge)
+    return Answer(data, f"Opened issue #{made.number} as {made.author}. {data['url']}".rstrip())
+
+
+@issue.command(
+    "edit",
+    project=True,
+    dry_run=True,
+    examples=[
+        'caloron issue edit 7 --title "Round prices to cents"',
+        "caloron issue edit 7 --body-file - < notes.md",
+    ],
+)
+@_number
+@click.option("--title", "-t", help="Another title.")
+@_body_options
+@_labels("--add-label", help="Add a label; repeat it for more.")
+@_labels("--remove-label", help="Remove a label; repeat it for more.")
+def edit_issue(
+    number: int,
+    title: str | None,
+    body: str | None,
+    body_file: Path | None,
+    add_label: tuple[str, ...],
+    remove_label: tuple[str, ...],
+    dry_run: bool,
+    project: str | None,
+) -> Answer | DryRun:
+    """Change the title, the text or the labels of an issue.
+
+    A task whose issue has another title or text is reviewed against the new text.
+    """
+    text = _body(body, body_file)
+    if title is not None and not title.strip():
+        raise UsageError(f"the title of #{number} is empty", hint="give some text")
+    if title is None and text is None and not (add_label or remove_label):
+        raise UsageError("nothing is to be changed", hint="give --title, --body or a label")
+    with _forge_of(project, changes=not dry_run) as forge:
+        issue = forge.issue(number)
+        if dry_run:
+            return DryRun(planned("edit", f"issue #{number}"))
+        if title is not None or text is not None:
+            new = issue.body if text is None else with_text(issue.body, text)
+            issue = forge.edit_issue(number, new, title or "")
+        return _labelled(forge, issue, add_label, remove_label)
+
+
+@issue.command(
+    "label",
+    project=True,
+    dry_run=True,
+    examples=[
+        "caloron issue label 7 --add caloron:task",
+        "caloron issue label 7 --remove caloron:task",
+    ],
+)
+@_number
+@_labels("--add", help="Add a label; repeat it for more.")
+@_labels("--remove", help="Remove a label; repeat it for more.")
+def label_issue(
+    number: int, add: tuple[str, ...], remove: tuple[str, ...], dry_run: bool, project: str | None
+) -> Answer | DryRun:
+    """Add or remove labels; `caloron:task` adds the issue to the running sprint."""
+    if not (add or remove):
+        raise UsageError("no label is named", hint="give --add LABEL or --remove LABEL")
+    with _forge_of(project, changes=not dry_run) as forge:
+        issue = forge.issue(number)
+        if dry_run:
+            changes = [f"+{name}" for name in add] + [f"-{name}" for name in remove]
+            return DryRun(planned("label", f"issue #{number}: {' '.join(changes)}"))
+        return _labelled(forge, issue, add, remove)
+
+
+def _labelled(
+    forge: Forge, issue: IssueSnapshot, add: Iterable[str], remove: Iterable[str]
+) -> Answer:
+    for name in add:
+        issue = forge.label(issue.number, name)
+    for name in remove:
+        issue = forge.unlabel(issue.number, name)
+    labels = f" [{', '.join(issue.labels)}]" if issue.labels else ""
+    text = f"Issue #{issue.number}: {one_line(issue.title)}{labels}"
+    return Answer(issue_data(issue, forge), text)
+
+
+@issue.command(
     "comment",
     project=True,
     dry_run=True,
     examples=["caloron issue comment 7 resolved", "caloron issue comment 7 - < notes.md"],
 )
 @_number
-@click.argument("text")
-def comment_issue(number: int, text: str, dry_run: bool, project: str | None) -> Answer | DryRun:
-    """Comment on an issue or a pull request; TEXT `-` is read from standard input."""
-    body = sys.stdin.buffer.read().decode("utf-8", "replace") if text == "-" else text
-    if not body.strip():
+@click.argument("text", required=False)
+@_body_options
+def comment_issue(
+    number: int,
+    text: str | None,
+    body: str | None,
+    body_file: Path | None,
+    dry_run: bool,
+    project: str | None,
+) -> Answer | DryRun:
+    """Comment on an issue; TEXT `-` is read from standard input."""
+    return _comment("issue", number, _body(text, body, body_file), dry_run, project)
+
+
+def _comment(
+    kind: str, number: int, body: str | None, dry_run: bool, project: str | None
+) -> Answer | DryRun:
+    if not body or not body.strip():
         raise UsageError(f"the comment on #{number} is empty", hint="give some text")
     with _forge_of(project, changes=not dry_run) as forge:
         if dry_run:
             forge.comments(number)
-            return DryRun(planned("comment on", f"issue #{number}"))
+            return DryRun(planned("comment on", f"{kind} #{number}"))
         written = forge.comment(number, body)
         data = {"number": number, "url": forge.url(number), "comment": comment_data(written)}
     return Answer(data, f"Commented on #{number} as {written.author}.")
@@ -239,6 +425,91 @@ def diff_pull(number: int, project: str | None) -> Answer:
     with _forge_of(project) as forge:
         diff = forge.diff(number)
     return Answer({"number": number, "diff": diff}, diff.rstrip("\n"), raw=not is_terminal())
+
+
+@pr.command(
+    "comment",
+    project=True,
+    dry_run=True,
+    examples=[
+        'caloron pr comment 5 "Nice, and the name fits"',
+        "caloron pr comment 5 --body-file notes.md",
+    ],
+)
+@_number
+@click.argument("text", required=False)
+@_body_options
+def comment_pull(
+    number: int,
+    text: str | None,
+    body: str | None,
+    body_file: Path | None,
+    dry_run: bool,
+    project: str | None,
+) -> Answer | DryRun:
+    """Comment on a pull request; TEXT `-` is read from standard input.
+
+    To send the change back to its agent, use `caloron pr review NUMBER --request-changes TEXT`.
+    """
+    return _comment("pull request", number, _body(text, body, body_file), dry_run, project)
+
+
+@pr.command(
+    "checkout",
+    project=True,
+    dry_run=True,
+    examples=["caloron pr checkout 5", "caloron pr checkout 5 --branch try-it"],
+)
+@_number
+@click.option("--branch", "-b", metavar="NAME", help="The local branch (default: the same name).")
+def checkout_pull(
+    number: int, branch: str | None, dry_run: bool, project: str | None
+) -> Answer | DryRun:
+    """Check out the branch of a pull request in your repository.
+
+    Creates a local branch, or fast-forwards the one of an earlier checkout. Refused, with nothing
+    changed, if that branch has commits of its own or files in no commit would be overwritten.
+    """
+    from caloron.cli.commands.sprint.apply import users_repository
+    from caloron.git.checkout import Checkout, Wanted
+    from caloron.ledger.projects import load_project
+
+    loaded = load_project(project, need_ledger=False)
+    checkout = Checkout(users_repository(loaded))
+    with closing(_open(loaded)) as forge:
+        pull = forge.pull(number)
+        ref = _fetched_head(loaded, forge, pull)
+    # The branch of a fork has its owner before it.
+    name = branch or pull.branch.replace(":", "/")
+    preview = checkout.preview(Wanted(loaded.git_here, pull.head, ref, name))
+    if dry_run:
+        return DryRun(planned("check out", f"branch {name} at {pull.head[:12]} in {checkout.top}"))
+    checkout.check_out(preview)
+    data = {"number": number, "repo": str(checkout.top), "branch": name, "head": pull.head}
+    target = quote(str(loaded.forge_git)) if not loaded.is_remote else "origin"
+    push = f"git push {target} {quote(f'{name}:{pull.branch}')}"
+    lines = [f"Checked out branch {name} at {pull.head[:12]} in {checkout.top}."]
+    if pull.state == "open" and ":" not in pull.branch:
+        lines.append(f"Add your commits to the pull request: {push}")
+    return Answer(data, "\n".join(lines))
+
+
+def _fetched_head(project: Project, forge: Forge, pull: PullSnapshot) -> str:
+    """A ref of the repository on this disk that has the head of a pull request."""
+    if project.is_remote:
+        from caloron.engine.forge.connect import open_mirror
+
+        with closing(open_mirror(project, forge)) as mirror:
+            mirror.fetch_head(pull.head, pull.branch, pull.number)
+    refs = ("refs/heads/", "refs/remotes/forge/", f"refs/remotes/forge-pulls/{pull.number}")
+    holding = ("for-each-ref", "--count=1", "--format=%(refname)", f"--contains={pull.head}")
+    ref = git(project.git_here, *holding, *refs, check=False)
+    if not ref:
+        raise PreconditionFailed(
+            f"the commits of pull request #{pull.number} are gone: its branch was deleted",
+            hint=f"caloron pr show {pull.number}",
+        )
+    return ref
 
 
 @pr.command(

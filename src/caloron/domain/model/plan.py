@@ -37,6 +37,8 @@ class PlannedTask(msgspec.Struct, frozen=True, kw_only=True):
     agent_prompt: str
     depends_on: tuple[str, ...] = ()
     kind: Kind = "change"
+    #: A person has to approve the merge, also where the project does not ask for it.
+    require_human_review: bool = False
     framework: str = ""
     required_skills: tuple[str, ...] = ()
     acceptance: tuple[str, ...] = ()

@@ -204,6 +204,16 @@ def without_sections(body: str) -> str:
     return _WHOLE.sub("", body)
 
 
+def with_text(body: str, text: str) -> str:
+    """Return a body with another text of a person, and with our sections and our marker."""
+    ours = [match[0].strip() for match in _WHOLE.finditer(body)]
+    if key := marker_key(without_sections(body)):
+        ours.append(marker(key))
+    return "\n\n".join(
+        filter(None, [text.replace("<!-- caloron", "<! -- caloron").rstrip(), *ours])
+    )
+
+
 def inert(text: str) -> str:
     """Change `#3` so that it closes no issue, as `fixes #3` in a description would."""
     return _REFERENCE.sub(_BROKEN, text.replace("<!--", "<! --"))

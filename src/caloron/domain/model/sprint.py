@@ -31,12 +31,20 @@ Baseline = Literal["", "green", "red", "none", "unverified", "skipped"]
 _copy = msgspec.structs.replace
 
 
+class RuleSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the project under the same names; a resume uses their current values."""
+
+    max_fix_rounds: int = 3
+    #: A person has to approve each merge.
+    require_human_review: bool = False
+
+
 class SprintSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The limits and accounts of a sprint. No tick changes them; `resume` may."""
 
     created_at: float = 0.0
     parallel: int = 4
-    max_fix_rounds: int = 3
+    rules: RuleSettings = RuleSettings()
     frameworks: tuple[str, ...] = ()
     #: The framework of tasks that name none.
     framework: str = ""

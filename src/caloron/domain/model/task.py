@@ -40,7 +40,6 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     tries: int = 1
     #: How often people had changed the text of the task when this work was queued.
     edits: int = 0
-    queued_at: float = 0.0
 
     def ended_by(self, item: str, token: int) -> Work | None:
         """Return the work with the claim that ended; None: that claim is not current."""
@@ -128,8 +127,10 @@ class ReviewState(msgspec.Struct, kw_only=True):
     last_key: str = ""
     #: Keys of our verdicts that do not count any more.
     voided: tuple[str, ...] = ()
-    #: The approval of a head by the command `caloron:approve`.
-    approval: ReviewSnapshot | None = None
+    #: The approvals of a head by the command `caloron:approve`, one per person.
+    approvals: tuple[ReviewSnapshot, ...] = ()
+    #: The head for which people were asked for their approval.
+    asked_for: str = ""
     #: The head of the pull request, and the version and the time of its first snapshot.
     seen_head: str = ""
     seen_version: int = 0
@@ -179,7 +180,7 @@ class Escalation(msgspec.Struct, kw_only=True):
     number: int = 0
     issue: int | None = None
     resume_work: Work | None = None
-    resume_as: Status = Status.IN_PROGRESS
+    resume_as: Step = Step.PUBLISHING
     #: Effects that the forge refused: tried again when the task is released.
     retry_effects: tuple[str, ...] = ()
     #: Who works on the task by hand; the task is Escalated meanwhile.
@@ -187,9 +188,9 @@ class Escalation(msgspec.Struct, kw_only=True):
     #: Who handed the task back: its branch is being read.
     handback_by: str = ""
 
-    def resume(self, work: Work | None, status: Status) -> None:
+    def resume(self, work: Work | None, step: Step) -> None:
         """Set what a release continues with, in place of what was to be resumed."""
-        self.resume_work, self.retry_effects, self.resume_as = work, (), status
+        self.resume_work, self.retry_effects, self.resume_as = work, (), step
 
     def reset(self) -> None:
         """Forget what was to be resumed."""
@@ -268,7 +269,7 @@ class Task(msgspec.Struct, kw_only=True):
     """A planned task and its progress."""
 
     plan: PlannedTask
-    status: Status = Status.PENDING
+    #: `Evaluation.move` changes it.
     step: Step = Step.WAITING
     reason: str = ""
     times: Times = msgspec.field(default_factory=Times)
@@ -287,6 +288,10 @@ class Task(msgspec.Struct, kw_only=True):
     @property
     def id(self) -> str:
         return self.plan.id
+
+    @property
+    def status(self) -> Status:
+        return self.step.status
 
     @property
     def agent(self) -> str:

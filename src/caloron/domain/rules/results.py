@@ -13,12 +13,12 @@ from caloron.domain.model.feedback import Feedback, feedback_yaml, joined
 from caloron.domain.model.roles import ROLES, Role, WorkId
 from caloron.domain.model.snapshots import marker
 from caloron.domain.model.sprint import Unavailable
-from caloron.domain.model.status import Status, Step
+from caloron.domain.model.status import Step
 from caloron.domain.model.task import Task, Work
 from caloron.domain.reporting import forge_texts, work_log
 from caloron.domain.reporting.waiting import provider_of
 from caloron.domain.rules import merge_queue, post_merge_check
-from caloron.domain.rules.evaluation import STEP_BY_ROLE, Evaluation
+from caloron.domain.rules.evaluation import Evaluation
 from caloron.domain.rules.verdicts import has_both, parse_verdict, send_back_or_escalate
 from caloron.domain.rules.verification import (
     main_is_not_suspect,
@@ -141,7 +141,7 @@ def _publish_commit(evaluation: Evaluation, ended: Ended) -> None:
 def _verify_again(evaluation: Evaluation, ended: Ended) -> None:
     """Verify once more: a flaky test may have failed, which no change could fix."""
     task, reason = ended.task, "the fix round changed nothing: verified once more"
-    evaluation.move(task, Status.IN_REVIEW, reason)
+    evaluation.move(task, Step.VERIFYING, reason)
     evaluation.start_new(task, "verify", head=task.change.head, reason=reason, why=reason)
 
 
@@ -150,7 +150,7 @@ def _review_nothing(evaluation: Evaluation, ended: Ended) -> None:
     task = ended.task
     task.forgive()
     task.change.is_empty, task.change.head = True, ended.fact.head
-    evaluation.move(task, Status.IN_REVIEW, "the agent found nothing to change")
+    evaluation.move(task, Step.REVIEW_QUEUED, "the agent found nothing to change")
 
 
 def publish(evaluation: Evaluation, task: Task, head: str, *, again: bool = False) -> None:
@@ -163,7 +163,7 @@ def publish(evaluation: Evaluation, task: Task, head: str, *, again: bool = Fals
         change.pushed, change.repushes = "", change.repushes + 1
     old = change.pushed or (f"again-{change.repushes}" if again else "new")
     change.head, task.merge.stale_merges = head, 0
-    evaluation.move(task, Status.IN_PROGRESS)
+    evaluation.move(task, Step.PUBLISHING)
     pull = evaluation.state.pull_of(task)
     is_open = pull is not None and pull.state == "open"
     evaluation.do(
@@ -277,7 +277,7 @@ def _explanation(answer: str) -> str:
 def _resolve(evaluation: Evaluation, ended: Ended) -> None:
     """Have an agent resolve the conflict with main."""
     task, files = ended.task, ended.result.reason
-    evaluation.move(task, Status.IN_PROGRESS, f"conflict with main in {files}")
+    evaluation.move(task, Step.RESOLVING, f"conflict with main in {files}")
     evaluation.start_new(task, "resolve", head=task.change.head, reason=files)
 
 
@@ -346,11 +346,11 @@ def _any(_ended: Ended) -> bool:
 
 
 _STEPS: dict[Role, Set[Step]] = {
-    **{role: {step} for role, step in STEP_BY_ROLE.items()},
+    **{role: {spec.step} for role, spec in ROLES.items() if spec.step},
     "verify": {Step.VERIFYING, Step.MERGE_VERIFYING},
 }
-_WRITING = _STEPS["implement"] | _STEPS["fix"] | _STEPS["resolve"]
-_JUDGING = _STEPS["review"] | _STEPS["check"]
+_WRITING = {spec.step for spec in ROLES.values() if spec.step and spec.writes_code}
+_JUDGING = {spec.step for spec in ROLES.values() if spec.step and spec.gives_verdict}
 _WORKING = _WRITING | _JUDGING | _STEPS["verify"]
 
 #: What follows from the end of work; the first row whose result matches is applied.
@@ -361,7 +361,14 @@ RESULTS: tuple[ResultRule, ...] = (
         _STEPS["verify"],
         _any,
         _judge_verification,
-        {Step.REVIEW_QUEUED, Step.MERGE_QUEUED, Step.FIXING, Step.MAIN_SUSPECT, Step.ESCALATED},
+        {
+            Step.REVIEW_QUEUED,
+            Step.AWAITING_APPROVAL,
+            Step.MERGE_QUEUED,
+            Step.FIXING,
+            Step.MAIN_SUSPECT,
+            Step.ESCALATED,
+        },
     ),
     ResultRule(_WRITING | _JUDGING, _failed_agent, _retry, {Step.ESCALATED}),
     ResultRule(_STEPS["check"], _any, _judge_check, {Step.DONE, Step.ESCALATED}),

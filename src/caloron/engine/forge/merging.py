@@ -18,7 +18,7 @@ from caloron.domain.model.sprint import State
 from caloron.domain.model.task import Task
 from caloron.domain.rules.people.commands import new_objections
 from caloron.domain.rules.people.labelled_issues import read_text
-from caloron.domain.rules.verdicts import POLICY
+from caloron.domain.rules.verdicts import policy_of
 from caloron.errors import (
     ChecksFailed,
     ForgeError,
@@ -75,9 +75,12 @@ class MergeGate:
             self._look_at_issue(state, task.links.issue)
             self._look_at_comments(task)
         reviews = self.forge.reviews(effect.pull)
-        last = POLICY.deciding_verdict(state.sprint, task, reviews, effect.pull, effect.head)
-        if last is not None and last.verdict == "changes_requested":
-            raise StaleHead(f"{last.author} asked for changes in {name}")
+        policy = policy_of(state.sprint, task)
+        ruling = policy.judge(state.sprint, task, reviews, effect.pull, effect.head)
+        if ruling.last is not None and ruling.last.verdict == "changes_requested":
+            raise StaleHead(f"{ruling.last.author} asked for changes in {name}")
+        if ruling.missing and task and not task.merge.unverified:
+            raise StaleHead(f"{name} waits for the approval of a person")
 
     def _look_at_issue(self, state: State, number: int) -> None:
         known = state.objects.get(f"issue:{number}")

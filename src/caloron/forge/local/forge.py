@@ -227,10 +227,11 @@ class LocalForge:
         with self._records.change(statement) as change:
             return change.write(statement, **values)
 
-    def edit_issue(self, number: int, body: str) -> IssueSnapshot:
+    def edit_issue(self, number: int, body: str, title: str = "") -> IssueSnapshot:
         require_storable("the body of an issue", body)
+        require_storable("the title of an issue", title)
         self.issue(number)
-        self._write("edit_issue", number=number, body=body)
+        self._write("edit_issue", number=number, body=body, title=title)
         return self._records.issue(number)
 
     def label(self, number: int, label: str) -> IssueSnapshot:

@@ -192,9 +192,13 @@ class RemoteForge(Reader):
             response.read(types.Comment), response.began_ms, trusted=True
         )
 
-    def edit_issue(self, number: int, body: str) -> IssueSnapshot:
+    def edit_issue(self, number: int, body: str, title: str = "") -> IssueSnapshot:
         require_storable("the body of an issue", body)
-        return self._patch_issue(number, {"body": self._truncated(body)})
+        require_storable("the title of an issue", title)
+        change = {"body": self._truncated(body)}
+        return self._patch_issue(
+            number, change | ({"title": truncate_title(title)} if title else {})
+        )
 
     def label(self, number: int, label: str) -> IssueSnapshot:
         require_text("a label", label)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from caloron.domain.model.effects import ReopenIssue, SeeBranch
 from caloron.domain.model.snapshots import CommentSnapshot, ReviewSnapshot, marker_key, moment
-from caloron.domain.model.status import Status
+from caloron.domain.model.status import Status, Step
 from caloron.domain.model.task import Task, Work
 from caloron.domain.rules.evaluation import Evaluation
 from caloron.domain.rules.results import open_pull
@@ -113,6 +113,8 @@ def _over(task: Task) -> str:
 
 def _resolved(evaluation: Evaluation, task: Task, comment: CommentSnapshot) -> str:
     if task.status is not Status.ESCALATED:
+        if task.step is Step.AWAITING_APPROVAL:
+            return f"its change waits for an approval; `{APPROVE}` approves it"
         return _over(task) or f"task `{task.id}` does not wait for a person"
     _hand_back(evaluation, task, comment)
     return ""
@@ -162,10 +164,10 @@ def handed_back(evaluation: Evaluation, task: Task, commit: str) -> None:
         task.change.adopt(commit)
         task.change.is_empty = False
         escalation.reset()
-    started = escalation.resume_as is not Status.PENDING
+    started = escalation.resume_as is not Step.WAITING
     evaluation.release(task, escalation.handback_by)
     if pushed and started and task.links.pull is None:
-        evaluation.move(task, Status.IN_PROGRESS)
+        evaluation.move(task, Step.PUBLISHING)
         open_pull(evaluation, task)
 
 
@@ -234,7 +236,7 @@ def _approve(evaluation: Evaluation, task: Task, comment: CommentSnapshot) -> st
     if moment(comment.version) <= moment(task.review.seen_version):
         # The head may not have been there yet; in doubt it was not.
         return f"the branch moved since, to {pull.head[:12]}; look at that and say it again"
-    task.review.approval = ReviewSnapshot(
+    approval = ReviewSnapshot(
         version=comment.version,
         # Forges number comments and reviews separately.
         id=-comment.id,
@@ -243,10 +245,12 @@ def _approve(evaluation: Evaluation, task: Task, comment: CommentSnapshot) -> st
         verdict="approved",
         author=who,
     )
+    others = (a for a in task.review.approvals if a.head == pull.head and a.author != who)
+    task.review.approvals = (*others, approval)
     evaluation.note(task, f"{who} approved {pull.head[:12]}")
     if task.status is Status.ESCALATED:
         task.change.adopt(pull.head)
-        task.escalation.resume(None, Status.IN_REVIEW)
+        task.escalation.resume(None, Step.REVIEW_QUEUED)
         evaluation.release(task, who)
     return ""
 

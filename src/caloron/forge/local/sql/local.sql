@@ -24,7 +24,8 @@ SELECT * FROM issues WHERE marker_key = :key AND author = :author ORDER BY numbe
 INSERT INTO issues (number, version, title, body, author, labels, marker_key)
 VALUES (:number, :version, :title, :body, :author, :labels, :key)
 -- name: edit_issue
-UPDATE issues SET body = :body, marker_key = :key, version = :version WHERE number = :number
+UPDATE issues SET body = :body, title = coalesce(nullif(:title, ''), title), marker_key = :key,
+    version = :version WHERE number = :number
 -- name: label_issue
 UPDATE issues SET labels = :labels, version = :version WHERE number = :number
 -- name: close_issue
