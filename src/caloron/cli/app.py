@@ -84,7 +84,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "stage": ("graph.stage:stage", "List, run, add and test the stages of graphs."),
         "schedule": ("graph.schedule:schedule", "Run graphs at the times of a schedule."),
         "noether": ("graph.stage:noether", "Register built-in stages with Noether."),
-        "serve": ("serve:serve", "Start agents for other programs, over HTTP."),
+        "serve": ("serve:serve", "Serve HTTP, and start agents for other programs."),
         "harness": ("serve:harness", "Run one agent in a clone, outside of a sprint."),
     },
     "Agent state": {
@@ -240,6 +240,8 @@ class Name(click.ParamType[str]):
         from click.shell_completion import CompletionItem
 
         project = ctx.params.get("project") or ctx.meta.get("caloron.project")
+        # No note may come between the words that the user types.
+        on_fallback.clear()
         with suppress(CaloronError, OSError):
             return [CompletionItem(n) for n in self._known(project) if n.startswith(incomplete)]
         return []
@@ -258,7 +260,7 @@ class Name(click.ParamType[str]):
                 return FRAMEWORKS
         with reading.ledger_if_any(find_project(project)) as connection:
             rows = reading.rows(connection, f"{self.name}_names") if connection else []
-            return [row[0] for row in rows]
+            return [str(row[0]) for row in rows]
 
 
 TASK, SETTING, FRAMEWORK, PROJECT, SPRINT = map(

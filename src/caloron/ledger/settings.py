@@ -192,6 +192,7 @@ DESCRIPTIONS = {
     "stall_threshold_m": "minutes of silence until an agent is probed",
     "probe_grace_s": "seconds to answer a probe",
     "max_fix_rounds": "fix rounds before a person is asked",
+    "require_human_review": "a person approves each merge",
     "lease_s": "seconds that work stays with an agent that does not renew it",
     "poll_s": "seconds between two polls of the forge",
     "output_cap_mb": "kept part of an agent's output",

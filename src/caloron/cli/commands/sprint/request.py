@@ -18,6 +18,7 @@ from caloron.agents.clis.registry import require_framework
 from caloron.agents.doctor import at_a_glance
 from caloron.cli import output
 from caloron.cli.app import (
+    FRAMEWORK,
     DryRun,
     Number,
     add_options,
@@ -119,6 +120,7 @@ sprint_options = add_options(
     click.option(
         "--framework",
         "-f",
+        type=FRAMEWORK,
         metavar="NAME",
         help="Agent framework for a new project (default: detected on PATH).",
     ),
