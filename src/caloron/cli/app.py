@@ -92,7 +92,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "agent_state.command:agent_state",
             "Keep an agent's queue, diary, dashboard and retros.",
         ),
-        "cycle": ("cycle:cycle", "Track an agent's work cycles across restarts."),
+        "cycle": ("cycle:cycle", "Number the wakes of an agent across restarts."),
     },
     "Tool": {
         "help": ("meta:help_command", "Show the help of a command."),
