@@ -48,6 +48,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "stop": ("sprint.stop:stop", "Stop the running sprint (resumable)."),
     },
     "Watch": {
+        "attach": ("sprint.detach:attach", "Watch a running sprint; Ctrl-C leaves the view only."),
         "status": ("inspect.status:status", "Show the project and its sprint."),
         "why": ("inspect.status:why", "Show what each unfinished task waits for."),
         "logs": ("inspect.task:logs", "Show the output of the agents of a task."),
@@ -375,6 +376,9 @@ class Command(click.Command):
         text = _LISTS.sub("\n\n\b\n", inspect.cleandoc(help or ""))
         super().__init__(name, params=[*own, *_GLOBAL], help=text, **attrs)
 
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:
+        return ["-h", "--help"]
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not isinstance(self, click.Group):
             path = " ".join(ctx.command_path.split()[1:])
@@ -552,7 +556,6 @@ class LazyGroup(Group):
 @click.group(
     cls=LazyGroup,
     invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
     examples=[
         "caloron doctor",
         'caloron sprint "Add a discount code to the basket"',

@@ -10,6 +10,7 @@ import msgspec
 import yaml
 from msgspec import Meta
 
+from caloron.domain.model.merge import MergeStyle
 from caloron.errors import NotFound, StoreError, UsageError
 from caloron.ids import ID_FORM, ID_WORDS
 
@@ -76,6 +77,7 @@ Seconds = Annotated[float, _number("seconds", 30 * 86_400.0, "30 days")]
 Minutes = Annotated[float, _number("minutes", 30 * 1440.0, "30 days")]
 ForgeKind = Literal["local", "gitea", "github"]
 NetworkPolicy = Literal["full", "none", "model", "public"]
+OnHangup = Literal["stop", "continue"]
 RetroBy = Literal["auto", "rules", "model"]
 #: An address must not contain a password or token: `token_env` and `token_file` are for that.
 WebAddress = Annotated[
@@ -136,7 +138,7 @@ class ProjectConfig(msgspec.Struct, kw_only=True):
     stall_threshold_m: Minutes = 20.0
     probe_grace_s: Seconds = 300.0
     max_fix_rounds: Rounds = 3
-    #: A person has to approve each merge, besides the reviewing agent.
+    merge_style: MergeStyle = "merge"
     require_human_review: YesNo = False
     lease_s: Seconds = 30.0
     poll_s: Seconds = 1.0
@@ -159,6 +161,7 @@ class ProjectConfig(msgspec.Struct, kw_only=True):
     model: Line = ""
     model_roles: Words = msgspec.field(default_factory=list)
     retro: RetroBy = "auto"
+    on_hangup: OnHangup = "stop"
     pool: Pool = 2
 
 
@@ -192,6 +195,7 @@ DESCRIPTIONS = {
     "stall_threshold_m": "minutes of silence until an agent is probed",
     "probe_grace_s": "seconds to answer a probe",
     "max_fix_rounds": "fix rounds before a person is asked",
+    "merge_style": "how a change gets onto main: a merge commit, one commit, or its own",
     "require_human_review": "a person approves each merge",
     "lease_s": "seconds that work stays with an agent that does not renew it",
     "poll_s": "seconds between two polls of the forge",
@@ -214,6 +218,7 @@ DESCRIPTIONS = {
     "model": "model of the agents; empty: the framework's choice",
     "model_roles": "other models, as role=model",
     "retro": "author of the retro; `auto`: a model if one drives the framework",
+    "on_hangup": "what a closed terminal does to its sprint: `stop` or `continue`",
     "pool": "workspaces that are prepared in advance",
 }
 #: Earlier names of settings, which are still accepted.

@@ -37,6 +37,10 @@ class WorkEnded(msgspec.Struct, frozen=True, kw_only=True, tag="work_ended"):
     last_line: str = ""
     #: The output of the agent: its tail, or all of it from a planner.
     answer: str = ""
+    #: The comments of people that its prompt had.
+    comments: tuple[str, ...] = ()
+    #: The agent's own description of its change, for people.
+    summary: str = ""
     #: The commit that the work left; equal to `base` when nothing was committed.
     head: str = ""
     base: str = ""
@@ -208,6 +212,17 @@ class PlanEdited(msgspec.Struct, frozen=True, kw_only=True, tag="plan_edited"):
         return f"plan_edited/{self.at}"
 
 
+class PlanSentBack(msgspec.Struct, frozen=True, kw_only=True, tag="plan_sent_back"):
+    """A person wants another plan than the one that waits for approval."""
+
+    remark: str
+    at: float
+
+    @property
+    def id(self) -> str:
+        return f"plan_sent_back/{self.at}"
+
+
 class SprintDiscarded(msgspec.Struct, frozen=True, kw_only=True, tag="sprint_discarded"):
     """A person discarded the sprint."""
 
@@ -223,6 +238,7 @@ Fact = (
     | EffectFailed
     | PlanApproved
     | PlanEdited
+    | PlanSentBack
     | SprintDiscarded
     | IssueSnapshot
     | PullSnapshot

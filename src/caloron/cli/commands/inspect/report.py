@@ -171,6 +171,7 @@ def _task(
         task,
         *("id", "title", "status", "why", "issue_number", "pr_number", "issue_url", "pr_url"),
         *("pr_state", "pr_command", "merge_commit", "diff", "verification", "verify_log"),
+        *("verify_summary", "summaries", "criteria"),
         *("reviews", "review_rounds", "runs", "agent_s", "elapsed_s", "cost_usd", "tokens"),
         "interventions",
         why=_why(state, task, runs, running=is_active) or task.reason,
@@ -304,6 +305,7 @@ def _page(reported: _Sprint, data: dict[str, Any]) -> Page:
         sections=[
             Section("In short", items=[Item(line) for line in _in_short(data, kpis)]),
             Section("Done", rows=[_HEAD, *(_done_row(t) for t in merged)], items=commands),
+            Section("Changes", items=[_change(t) for t in merged if t["summaries"]]),
             Section("Waits for you", items=[_item(item) for item in _inbox(reported)]),
             Section("Not done", rows=[_LEFT, *(_left_row(t) for t in others)]),
             Section(
@@ -364,6 +366,16 @@ def _done_row(task: dict[str, Any]) -> tuple[str, ...]:
         Linked(task["verification"] or "-", task["verify_log"]),
         *_last_cells(task),
     )
+
+
+def _change(task: dict[str, Any]) -> Item:
+    """The description of a change by its agent, and the criteria as its reviewer ticked them."""
+    ticked = [
+        f"[{'x' if c['met'] else ' '}] {c['text']}{' (' + c['reason'] + ')' if c['reason'] else ''}"
+        for c in task["criteria"]
+    ]
+    lines = [line for text in task["summaries"] for line in text.splitlines() if line.strip()]
+    return Item(task["id"], printed=[*lines, *ticked])
 
 
 def _left_row(task: dict[str, Any]) -> tuple[str, ...]:
