@@ -49,6 +49,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resume": ("sprint.sprint:resume", "Continue a sprint that was stopped or crashed."),
     "tick": ("sprint.tick:tick", "Advance a sprint once (for cron)."),
     "take": ("sprint.take:take", "Merge finished work into your current branch."),
+    "revert": ("sprint.revert:revert", "Revert merged work of a sprint or a task."),
     "discard": ("sprint.discard:discard", "Cancel what is left of a sprint."),
     "report": ("inspect.report:report", "Show the report of a sprint."),
     "inbox": ("inspect.report:inbox", "List what needs you, with the commands for it."),

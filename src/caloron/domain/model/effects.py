@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from caloron.domain.model.merge import LandedMerge
 from caloron.domain.model.snapshots import Verdict
 from caloron.domain.model.task import Work
 
@@ -125,6 +126,8 @@ class MakeRevert(ForgeEffect, frozen=True, kw_only=True, tag="revert"):
     head: str
     base: str
     message: str
+    #: Merges before that one, to be reverted with it; the newest first.
+    older: tuple[LandedMerge, ...] = ()
 
 
 Effect = (

@@ -95,6 +95,9 @@ def _start(evaluation: Evaluation, task: Task) -> None:
 
 def needs_person(evaluation: Evaluation, task: Task) -> bool:
     """True if the task is settled, or if it waits for a merge that only a person can release."""
+    if task.status is Status.DONE and task.merge.unverified:
+        # It is being reverted.
+        return False
     stuck = (
         task.status is Status.IN_REVIEW
         and not task.work
