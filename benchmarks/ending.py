@@ -14,7 +14,7 @@ from benchmarks.measure import Measure, alternate, median
 from caloron.domain.model.feedback import Feedback
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.sprint import Sprint, SprintSettings
-from caloron.domain.model.status import Status
+from caloron.domain.model.status import Step
 from caloron.domain.model.task import Task, TaskLog
 from caloron.engine.exports import SprintExports
 from caloron.engine.signals import SystemClock
@@ -92,7 +92,7 @@ def _add_sprint(connection: sqlite3.Connection, number: int) -> str:
 def _add_task(connection: sqlite3.Connection, sprint: str, id: str, position: int) -> None:
     feedback = Feedback(task_clarity=6, blockers=(f"the word {id} was unclear",))
     plan = PlannedTask(id=id, title=id, agent_prompt="do it")
-    task = Task(plan=plan, status=Status.DONE, log=TaskLog(feedback=feedback))
+    task = Task(plan=plan, step=Step.DONE, log=TaskLog(feedback=feedback))
     values = {"sprint": sprint, "id": id, "position": position, "status": "Done", "reason": ""}
     connection.execute(SQL["put_task"], values | {"data": msgspec.json.encode(task)})
     for role in ("implement", "verify", "review"):

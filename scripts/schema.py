@@ -121,29 +121,30 @@ _CYCLE_FILES = {"state_file": "s", "log_file": "s"}
 
 #: The `data` of each command by the name that its envelope has.
 COMMANDS: dict[str, Any] = {
+    "caloron": {"message": "s", "next": "s"},
+    "help": {"command": "s", "help": "s"},
     "init": {"name": "s", "path": "s", "repo": "s", "forge": "s", "backend": "s", "framework": "s",
              "active": "b", "...": "any"},
     "config.get": {"key": "s", "value": "any", "detected": "s"},
     "config.set": {"project": "s", "key": "s", "value": "any"},
     "config.list": {"project": "s", "settings": {"*": "any"}, "detected": {"*": "s"}},
-    "projects.list": {"active": "s?", "projects": [
+    "project.list": {"active": "s?", "projects": [
         {"name": "s", "active": "b", "repo": "s", "backend": "s", "framework": "s",
          "work_dir": "s", "problem": "s"}]},
-    "projects.switch": {"active": "s"},
-    "projects.delete": {"deleted": "s", "bytes": "i", "parts": [_REMOVED], "active": "s?"},
-    "org.init": {"path": "s"},
-    "org.show": _ORG,
-    "org.validate": _ORG | {"valid": "b"},
+    "project.switch": {"active": "s"},
+    "project.delete": {"deleted": "s", "bytes": "i", "parts": [_REMOVED], "active": "s?"},
+    "conventions.init": {"path": "s"},
+    "conventions.show": _ORG,
+    "conventions.validate": _ORG | {"valid": "b"},
     "doctor": {"project": "s?", "checks": [
         {"check": "s", "ok": "b", "detail": "s", "remedy": "s", "needed": "b"}]},
     "sprint": _SPRINT,
-    "kickoff": _SPRINT,
     "resume": _SPRINT,
     "stop": {"project": "s", "stopped": "b", "sprint_id?": "s", "number?": "i?"},
     "tick": {"skipped": "b", "ended": "b", "sprint_id?": "s", "number?": "i", "phase?": "s",
              "why?": "s", "statuses?": {"*": "s"}, "waits?": {"*": "s"}, "actions_taken?": ["s"],
              "ticks?": "i", "agents?": "i", "outage?": "s", "...": "any"},
-    "take": {"project": "s", "sprint_id": "s?", "number": "i?", "repo": "s", "branch": "s",
+    "apply": {"project": "s", "sprint_id": "s?", "number": "i?", "repo": "s", "branch": "s",
              "how": "s", "from": "s", "to": "s", "commits": "i", "files": "i", "added": "i",
              "removed": "i"},
     "discard": {"project": "s", "sprint_id": "s", "number": "i", "discarded_by": "s",
@@ -243,7 +244,7 @@ COMMANDS: dict[str, Any] = {
     "schedule.list": {"config": "s", "jobs": [
         {"job": "s", "cron": "s", "graph": "s", "next": "s?", "last": "s?", "ok": "b?",
          "error": "s"}]},
-    "shell": {"url": "s", "root": "s", "pid": "i"},
+    "serve": {"url": "s", "root": "s", "pid": "i"},
     "harness.start": {"agent_id": "s", "sprint_id": "s", "task_id": "s", "exit_code": "i",
                       "status": "s", "reason": "s", "tokens_used": "i", "cost_usd": "n?",
                       "head": "s", "output": "s", "told": "b"},

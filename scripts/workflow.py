@@ -125,7 +125,7 @@ _PLACES: tuple[tuple[Step | None, ...], ...] = (
      Step.MERGE_QUEUED),
     (None, Step.REVERTED, Step.REVERTING, Step.MERGED_UNVERIFIED, Step.WAITING_FOR_CI,
      Step.MERGING),
-    (None, None, None, None, None, Step.DONE),
+    (None, None, None, None, Step.AWAITING_APPROVAL, Step.DONE),
 )  # fmt: skip
 #: The way of a task that meets no obstacle.
 _MAIN_WAY = (

@@ -100,7 +100,7 @@ def test_discard_lists_the_open_work_and_needs_a_yes_but_no_agent_cli(mixed: Hom
 
 def test_a_sprint_with_an_unapproved_plan_or_without_a_plan_can_be_discarded(home: Home) -> None:
     home.script(does("po", output=json.dumps([task("a"), task("b", "a")])))
-    assert home.caloron("kickoff", "go").code == 0
+    assert home.caloron("sprint", "go", "--plan-only").code == 0
     answer = home.caloron("discard", "--yes")
     assert answer.code == 0, answer
     assert answer.data["cancelled"] == ["a", "b"]
@@ -116,8 +116,8 @@ def test_resume_continues_an_earlier_sprint_after_the_last_was_discarded(
     home: Home,
 ) -> None:
     home.script(does("po", output=json.dumps([task("a")])), writes("a"))
-    assert home.caloron("kickoff", "first").code == 0
-    assert home.caloron("kickoff", "second").code == 0
+    assert home.caloron("sprint", "--plan-only", "first").code == 0
+    assert home.caloron("sprint", "--plan-only", "second").code == 0
     assert home.caloron("discard", "--yes").data["sprint_id"] == "demo-2"
     answer = home.caloron("resume", "--yes")
     assert answer.code == 0, answer

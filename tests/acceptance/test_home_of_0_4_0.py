@@ -7,6 +7,7 @@ that is named after its state, and three that are over.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -104,7 +105,9 @@ def on_main(home: Home, project: str) -> tuple[dict[str, str], list[str]]:
     names = git("ls-tree", "-r", "--name-only", "main").splitlines()
     files = {name: git("show", f"main:{name}") for name in names if name != "README.md"}
     subjects = git("log", "--first-parent", "--reverse", "--format=%s", "main").splitlines()
-    merges = [s.partition(": ")[2] for s in subjects if s.startswith("Merge pull request")]
+    # Version 0.4.0 wrote the number of the pull request.
+    form = re.compile(r"Merge (?:pull request #\d+: )?(.*)")
+    merges = [match[1] for match in map(form.fullmatch, subjects) if match]
     return files, merges
 
 

@@ -71,7 +71,7 @@ def test_the_model_gets_numbers_and_feedback_and_its_analysis_is_in_the_report(
     assert f"[high] {ADVICE['description']} — when: a task reads files — {ADVICE['evidence']}" in (
         report
     )
-    retro = asking.data("retro", "--sprint", "1")
+    retro = asking.data("retro", "1")
     assert problems(asking.caloron("retro").json) == []
     assert retro["model_analysis"]["sentiment"] == "mixed"
     assert retro["report_markdown"] == report

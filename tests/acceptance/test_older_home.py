@@ -43,7 +43,7 @@ def tree(home: Home) -> dict[str, bytes]:
 
 def test_reading_commands_show_everything_and_change_nothing(older: Home) -> None:
     before = tree(older)
-    listed = older.caloron("projects", "list").data
+    listed = older.caloron("project", "list").data
     assert listed["active"] == "shop"
     assert [(p["name"], p["framework"], p["problem"]) for p in listed["projects"]] == [
         ("notes", "claude-code", ""),

@@ -70,7 +70,7 @@ def test_an_edited_plan_is_shown_again_and_runs_as_edited(planned: Home) -> None
 
 
 def test_the_plan_file_is_yaml_with_instructions_and_keeps_every_character(planned: Home) -> None:
-    planned.caloron("kickoff", "go")
+    planned.caloron("sprint", "go", "--plan-only")
     answer = planned.caloron("resume", "--edit", EDITOR=_editor(planned, "pass"))
     assert answer.code == 11, answer
     text = (planned.root / "editor" / "opened-1.yml").read_text()
@@ -84,7 +84,7 @@ def test_the_plan_file_is_yaml_with_instructions_and_keeps_every_character(plann
 
 @pytest.mark.parametrize("edit", ["pass", "text = '# only words\\n'"])
 def test_an_unchanged_or_empty_file_changes_nothing(planned: Home, edit: str) -> None:
-    planned.caloron("kickoff", "go")
+    planned.caloron("sprint", "go", "--plan-only")
     answer = planned.caloron("resume", "--edit", "--yes", EDITOR=_editor(planned, edit))
     assert answer.code == 0, answer
     assert list(answer.statuses) == ["first", "second"]
@@ -120,7 +120,7 @@ def test_editing_can_be_cancelled_and_the_typed_text_is_there_the_next_time(plan
 
 
 def test_without_a_terminal_a_bad_plan_is_an_error_that_names_the_kept_file(planned: Home) -> None:
-    planned.caloron("kickoff", "go")
+    planned.caloron("sprint", "go", "--plan-only")
     for text in ("text = '- id: ['", "text = 'just words'", "plan[0]['id'] = 'Bad Id'"):
         answer = planned.caloron("resume", "--edit", "--yes", EDITOR=_editor(planned, text))
         assert answer.code == 2, answer
@@ -136,7 +136,7 @@ def test_without_a_terminal_a_bad_plan_is_an_error_that_names_the_kept_file(plan
 def test_an_editor_that_fails_is_named_and_the_plan_stays(
     planned: Home, editor: str, word: str
 ) -> None:
-    planned.caloron("kickoff", "go")
+    planned.caloron("sprint", "go", "--plan-only")
     answer = planned.caloron("resume", "--edit", "--yes", VISUAL=editor, EDITOR="true")
     assert answer.code == 8
     assert word in answer.error["message"]
@@ -146,7 +146,7 @@ def test_an_editor_that_fails_is_named_and_the_plan_stays(
 
 
 def test_the_text_of_an_editor_that_failed_is_kept(planned: Home) -> None:
-    planned.caloron("kickoff", "go")
+    planned.caloron("sprint", "go", "--plan-only")
     failing = f"{_THIRD}; file.write_text(yaml.safe_dump(plan)); sys.exit(3)"
     editor = _editor(planned, failing)
     answer = planned.caloron("resume", "--edit", "--yes", EDITOR=editor)
@@ -168,7 +168,7 @@ def test_a_plan_whose_tasks_were_begun_cannot_be_edited(planned: Home) -> None:
 def test_a_crash_around_an_edit_leaves_the_whole_old_or_the_whole_new_plan(
     planned: Home, point: str
 ) -> None:
-    planned.caloron("kickoff", "go")
+    planned.caloron("sprint", "go", "--plan-only")
     once = planned.root / "once"
     count = 2 if point == "tick.before_commit" else 1
     at = f"engine|{point}|{count}|{once}"
@@ -185,7 +185,7 @@ def test_a_crash_around_an_edit_leaves_the_whole_old_or_the_whole_new_plan(
 
 def test_secrets_typed_into_a_plan_are_redacted(planned: Home) -> None:
     secret = "sk-ant-api03-" + "q7Zx" * 12
-    planned.caloron("kickoff", "go")
+    planned.caloron("sprint", "go", "--plan-only")
     edit = f"plan[0]['agent_prompt'] = 'use {secret}'"
     planned.caloron("resume", "--edit", EDITOR=_editor(planned, edit), MY_API_KEY=secret)
     with planned.ledger() as ledger:

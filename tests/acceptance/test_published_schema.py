@@ -78,9 +78,9 @@ def test_the_answer_of_every_command_is_as_published(home: Home, tmp_path: Path)
         f"sprint go --yes {' '.join(failing)}": 10,
         "kickoff go": 0, "tick": 0, "resume": 11, "resume 3 --yes": 0, "resume 1 --dry-run": 9,
         "tick --sprint demo-3": 0,
-        "discard 1 --yes": 8, "discard 2 --dry-run": 9, "discard 2 --yes": 0, "take": 8,
+        "discard 1 --yes": 8, "discard 2 --dry-run": 9, "discard 2 --yes": 0, "apply": 8,
         "status --project demo": 0, "why --project demo": 0, "why a": 3, "logs a --sprint 1": 0,
-        "logs po": 0, "trace a": 0, "trace b": 0, "trace po": 0, "agents list": 0,
+        "logs planner": 0, "trace a": 0, "trace b": 0, "trace planner": 0, "agents list": 0,
         "agents show a": 0, "report -p demo": 0, "report 1": 0, "inbox -p demo": 0,
         "history -n 1": 0,
         "show 1": 0, "show demo-2": 0, "metrics -p demo": 0, "retro -p demo": 0,
@@ -102,7 +102,7 @@ def test_the_answer_of_every_command_is_as_published(home: Home, tmp_path: Path)
         f"schedule check -c {jobs}": 0, f"schedule list -c {jobs}": 0,
         f"schedule run -c {jobs} --once": 0, f"schedule check -c {bad}": 2,
         f"noether register --binary {noether} --ids {tmp_path / 'ids.json'}": 0,
-        "noether register --binary /nowhere": 8, "shell": 8, "harness start": 8,
+        "noether register --binary /nowhere": 8, "serve": 8, "harness start": 8,
         "state show": 0, "state show --sprint 1": 0, "state verify": 0,
         "state verify --repair": 0, f"state backup {backup}": 0,
         f"state backup {backup} -p demo": 5, f"state restore {backup}": 5,
@@ -127,7 +127,7 @@ def test_the_answer_of_every_command_is_as_published(home: Home, tmp_path: Path)
         if answer.code == 0:
             answered.add(answer.json["command"])
     # These need an open pull request, and a finished sprint has none: other tests cover them.
-    elsewhere = {"pr.merge", "pr.close", "pr.review", "take", "shell", "harness.start"}
+    elsewhere = {"pr.merge", "pr.close", "pr.review", "apply", "serve", "harness.start"}
     assert schema.COMMANDS.keys() - answered == elsewhere
 
 
@@ -135,7 +135,7 @@ def test_the_answers_of_a_first_sprint_and_of_take_are_as_published(bare_home: H
     bare_home.script(writes_file("new.txt"))
     shop = repository(bare_home)
     shop.write("mine.txt", "")
-    for answer in (shop.sprint("go", "--dry-run"), shop.sprint(), shop.caloron("take")):
+    for answer in (shop.sprint("go", "--dry-run"), shop.sprint(), shop.caloron("apply")):
         assert answer.code in (0, 9), answer
         assert problems(answer.json) == []
 
@@ -146,7 +146,7 @@ def test_the_number_of_a_sprint_stands_beside_its_id(bare_home: Home) -> None:
     sprint = shop.sprint()
     (task,) = sprint.tasks
     assert sprint.code == 0, sprint
-    for line in ("why", "retro", f"trace {task}", f"logs {task}", f"agents show {task}", "take"):
+    for line in ("why", "retro", f"trace {task}", f"logs {task}", f"agents show {task}", "apply"):
         answer = shop.caloron(*line.split())
         assert problems(answer.json) == [], line
         (row,) = [answer.data] if "sprint_id" in answer.data else answer.data["work"]

@@ -110,23 +110,23 @@ def test_a_revert_is_refused_where_nothing_is_merged(home: Home) -> None:
     assert home.files() == {}
 
 
-def test_the_reverted_result_arrives_with_take_and_may_be_built_again(bare_home: Home) -> None:
+def test_the_reverted_result_arrives_with_apply_and_may_be_built_again(bare_home: Home) -> None:
     bare_home.script(writes_file("new.txt"))
     shop = repository(bare_home)
     assert shop.sprint().code == 0
-    assert shop.caloron("take").code == 0
+    assert shop.caloron("apply").code == 0
     mine = shop.commit("mine.txt", "mine\n")
     answer = shop.caloron("revert", "1", "--yes")
     assert answer.code == 0, answer
-    assert answer.data["bring"].startswith("caloron take")
+    assert answer.data["bring"].startswith("caloron apply")
     assert shop.head == mine
     assert (shop.path / "new.txt").exists()
-    assert shop.caloron("take").code == 0
+    assert shop.caloron("apply").code == 0
     assert not (shop.path / "new.txt").exists()
     assert (shop.path / "mine.txt").exists()
     bare_home.script(writes_file("new.txt", "again\n"))
     assert shop.sprint("again").code == 0
-    assert shop.caloron("take").code == 0
+    assert shop.caloron("apply").code == 0
     assert (shop.path / "new.txt").read_text() == "again\n"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.support.home import Home, does, task, writes
+from tests.support.wait import wait_for
 
 
 def release(home: Home, name: str) -> None:
@@ -145,3 +146,74 @@ def test_a_check_is_done_or_escalated_without_a_pull_request_and_runs_again_when
     assert answer.code == 0, answer
     assert len(home.pulls()) == 1
     assert home.files() == {"a.txt": b"a\n"}
+
+
+def pull_of(home: Home, name: str) -> str:
+    return str(next(pull["number"] for pull in home.pulls("open") if pull["task"] == name))
+
+
+def questions(home: Home, pull: str) -> int:
+    """Count the comments that ask for the approval of a person."""
+    comments = home.caloron("pr", "show", pull).data["comments"]
+    return sum("A person has to approve" in comment["body"] for comment in comments)
+
+
+def test_nothing_reaches_main_before_a_person_approves_it_where_people_review_all(
+    home: Home,
+) -> None:
+    home.caloron("config", "set", "require_human_review", "true")
+    home.script(
+        does("fix", "a", match="say hello", files={"a.txt": "hello\n"}),
+        *(writes(name) for name in "abc"),
+    )
+    answer = home.sprint(task("a"), task("b", "a"), task("c"))
+    assert answer.code == 10, answer
+    assert answer.statuses == {"a": "InReview", "b": "Pending", "c": "InReview"}
+    assert home.files() == {}
+    assert {home.reviews(int(pull_of(home, name)))[-1][0] for name in "ac"} == {"approved"}
+    a, c = pull_of(home, "a"), pull_of(home, "c")
+    waiting = {item["task"]: item for item in home.data("inbox")["needs"] if item["task"]}
+    assert {name: item["kind"] for name, item in waiting.items()} == {"a": "review", "c": "review"}
+    assert waiting["a"]["holds"] == ["b"]
+    approve = f"pr review {a} --approve"
+    assert any(approve in command for command in waiting["a"]["commands"])
+    # A resume without an answer changes nothing, and asks nobody twice.
+    assert home.caloron("resume").code == 10
+    assert home.files() == {}
+    assert questions(home, a) == 1
+
+    home.caloron("pr", "review", a, "--request-changes", "say hello")
+    assert home.caloron("issue", "comment", c, "caloron:approve").code == 0
+    answer = home.caloron("resume")
+    assert (answer.code, answer.statuses["c"]) == (10, "Done")
+    assert home.files() == {"c.txt": b"c\n"}
+    assert home.git("show", f"{home.pulls('open')[0]['head']}:a.txt") == b"hello\n"
+
+    home.caloron("pr", "review", a, "--approve")
+    assert home.caloron("resume").statuses == {"a": "Done", "b": "InReview", "c": "Done"}
+    assert home.files() == {"a.txt": b"hello\n", "c.txt": b"c\n"}
+    home.caloron("pr", "review", pull_of(home, "b"), "--approve")
+    assert home.caloron("resume").code == 0
+    assert home.files() == {"a.txt": b"hello\n", "b.txt": b"b\n", "c.txt": b"c\n"}
+
+
+def test_a_task_asks_for_a_person_by_itself_and_its_change_is_merged_while_others_work(
+    home: Home,
+) -> None:
+    other = home.gate("other")
+    home.script(
+        *(writes(name) for name in "ab"),
+        does("implement", "c", run=f"{other.line}; echo c > c.txt"),
+    )
+    tasks = (task("a", require_human_review=True), task("b"), task("c"))
+    running = home.start_sprint(*tasks)
+    other.wait_for_agent()
+    home.wait_for_status("b", "Done")
+    wait_for(lambda: questions(home, pull_of(home, "a")), "the question")
+    assert home.files() == {"b.txt": b"b\n"}
+    home.caloron("pr", "review", pull_of(home, "a"), "--approve")
+    home.wait_for_status("a", "Done")
+    assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
+    other.open()
+    assert running.wait().code == 0
+    assert home.files().keys() == {"a.txt", "b.txt", "c.txt"}

@@ -235,12 +235,12 @@ def test_an_earlier_sprint_and_its_planner_have_the_same_numbers_in_every_view(h
     unclear = "done\n---\ncaloron_feedback:\n  task_clarity: 2\n  self_assessment: partial\n---"
     home.script(writes("b", output=unclear))
     assert home.sprint(task("b")).code == 0
-    trace = home.caloron("trace", "po").data
+    trace = home.caloron("trace", "planner").data
     assert trace["sprint_id"] == "demo-1"
     assert trace["attempts"]
-    refused = home.caloron("trace", "po", "--sprint", "2")
+    refused = home.caloron("trace", "planner", "--sprint", "2")
     assert refused.error["message"] == "the planner did not run in sprint demo-2"
-    assert refused.error["hint"] == "caloron trace po --sprint demo-1"
-    now, then = (home.caloron("retro", "--sprint", n).data["improvements"] for n in "21")
+    assert refused.error["hint"] == "caloron trace planner --sprint demo-1"
+    now, then = (home.caloron("retro", n).data["improvements"] for n in "21")
     assert "imp-task-clarity" in {improvement["id"] for improvement in now}
     assert "imp-task-clarity" not in {improvement["id"] for improvement in then}

@@ -217,20 +217,20 @@ def project_flag(paths: ProjectPaths, project: str | None) -> str:
     return "" if current == paths.name else f" --project {paths.name}"
 
 
-def take_command(project: Project, state: State, flags: str) -> str:
+def apply_command(project: Project, state: State, flags: str) -> str:
     """The command that brings merged work to the user; empty if there is none to bring."""
     from caloron.domain.model.status import Status
 
     if not any(task.status is Status.DONE and task.links.pull for task in state.tasks.values()):
         return ""
     if project.repository:
-        return "" if _is_taken(project, state) else f"caloron take{flags}"
+        return "" if _is_applied(project, state) else f"caloron apply{flags}"
     return "git pull" if project.is_remote else f"git clone {quote(str(project.forge_git))}"
 
 
-def _is_taken(project: Project, state: State) -> bool:
+def _is_applied(project: Project, state: State) -> bool:
     """True if the user's branch has everything that the sprint merged."""
-    from caloron.cli.commands.sprint.take import merge_commits
+    from caloron.cli.commands.sprint.apply import merge_commits
     from caloron.git.checkout import Checkout
 
     repository, commits = project.repository, merge_commits(state)

@@ -9,6 +9,7 @@ from typing import Any
 from caloron.domain.model.sprint import State
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task
+from caloron.domain.reporting import forge_texts
 from caloron.domain.reporting.kpis import Run, sprint_time_s, verification_of
 from caloron.ledger.state_file import iso
 
@@ -42,6 +43,16 @@ _TASK: dict[str, Callable[[Task], Any]] = {
     "verification": verification_of,
     "tests": verification_of,
     "verify_log": lambda task: task.merge.verified.log if task.merge.verified else "",
+    "verify_summary": lambda task: task.merge.verified.summary if task.merge.verified else "",
+    "summaries": lambda task: list(task.change.summaries),
+    "criteria": lambda task: [
+        {
+            "text": text,
+            "met": bool(answer and answer.met),
+            "reason": answer.reason if answer else "",
+        }
+        for text, answer in forge_texts.criteria_of(task)
+    ],
     "review_rounds": lambda task: len(task.review.reviewed),
     "clarity": lambda task: (task.log.feedback and task.log.feedback.task_clarity) or None,
     "assessment": lambda task: task.log.feedback.self_assessment if task.log.feedback else None,

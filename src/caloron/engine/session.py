@@ -19,6 +19,7 @@ from caloron.domain.model.plan import PlannedTask, PlanProblem
 from caloron.domain.model.sprint import (
     MainHealth,
     Planning,
+    RuleSettings,
     Sprint,
     SprintSettings,
     State,
@@ -125,11 +126,13 @@ class Session:
             settings=SprintSettings(
                 created_at=SystemClock().now(),
                 parallel=parallel,
-                max_fix_rounds=config.max_fix_rounds,
+                rules=self._rules(),
                 frameworks=FRAMEWORKS,
                 author=self.forge.author,
                 reviewer=self.forge.reviewer,
                 main_branch=self.forge.main,
+                merge_style=config.merge_style,
+                forge_is_local=not self.project.is_remote,
                 ask_before_running=ask,
                 plan_on_forge=plan_on_forge and bool(self.forge.url(1)),
                 framework=config.framework,
@@ -147,6 +150,9 @@ class Session:
         if self.project.is_remote:
             taken = last_number(self.project.name, self.forge.issues("all", LABEL))
         return self.ledger.create_sprint(sprint, {}, after=taken).id
+
+    def _rules(self) -> RuleSettings:
+        return msgspec.convert(self.project.config, RuleSettings, from_attributes=True)
 
     def _check(self, state: State) -> None:
         plans = (*state.sprint.planning.given_plan, *(task.plan for task in state.tasks.values()))
@@ -232,6 +238,7 @@ class Session:
             budget_usd=choices.budget_usd,
             allow_red=choices.allow_red,
             unsandboxed=choices.unsandboxed,
+            rules=self._rules(),
         )
         if before.planning.failure:
             # The user may have fixed main in the own repository.

@@ -125,8 +125,7 @@ def prepare(
 def _stages(root: Node, catalogue: Catalogue, called: Called) -> Called:
     """Return the stage of each node, and the stages that are passed to them, with their paths."""
     nodes = [(path, node) for path, node in walk(root) if isinstance(node, Stage)]
-    stages = ((path, catalogue.get(node.id)) for path, node in nodes)
-    return [*((path, stage) for path, stage in stages if stage is not None), *called]
+    return [*((path, catalogue[node.id]) for path, node in nodes), *called]
 
 
 def untestable_effect(stage: StageSpec) -> str:

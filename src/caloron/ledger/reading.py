@@ -150,7 +150,7 @@ class LightState(NamedTuple):
 def light_state(connection: sqlite3.Connection, running: str = "") -> LightState:
     """Read the sprint that runs, else the last one."""
     # `status` opens a ledger without the domain and the queue.
-    from caloron.domain.model.status import Status, Step
+    from caloron.domain.model.status import Step
     from caloron.store import queue
 
     data = value(connection, "light_sprint", running=running)
@@ -163,7 +163,8 @@ def light_state(connection: sqlite3.Connection, running: str = "") -> LightState
     sprint.availability.providers = vars(sprint.availability.providers)
     tasks = [_read(row["data"]) for row in rows(connection, "light_tasks", sprint=sprint.id)]
     for task in tasks:
-        task.id, task.status, task.step = task.plan.id, Status(task.status), Step(task.step)
+        task.id, task.step = task.plan.id, Step(task.step)
+        task.status = task.step.status
     scope = f"{sprint.id}/"
     state: Any = _Row(
         sprint=sprint,

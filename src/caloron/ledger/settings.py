@@ -10,6 +10,7 @@ import msgspec
 import yaml
 from msgspec import Meta
 
+from caloron.domain.model.merge import MergeStyle
 from caloron.errors import NotFound, StoreError, UsageError
 from caloron.ids import ID_FORM, ID_WORDS
 
@@ -66,6 +67,7 @@ Name = Annotated[str, _text(rf"^{ID_FORM}\Z", ID_WORDS)]
 Line = Annotated[str, _text(r"^[^\r\n\x00]*\Z", "one line of text")]
 Words = Annotated[list[str], Meta(description="a list of words")]
 Slots = Annotated[int, _whole(1, 256)]
+YesNo = Annotated[bool, Meta(description="true or false")]
 Rounds = Annotated[int, _whole(0, 100)]
 Megabytes = Annotated[int, _whole(1, 4096)]
 Amount = Annotated[int, Meta(ge=1, le=1 << 24, description="a whole number above 0")]
@@ -123,7 +125,7 @@ class ProjectConfig(msgspec.Struct, kw_only=True):
     ca_file: Line = ""
     #: The address for git, such as over SSH, instead of the forge's https address.
     git_url: GitAddress = ""
-    #: A clone of the repository on this disk, for `caloron take` and commands given inside it.
+    #: A clone of the repository on this disk, for `caloron apply` and commands given inside it.
     checkout: Line = ""
     #: Logins that may give commands on the forge; empty: its owner and accounts with write access.
     people: Words = msgspec.field(default_factory=list)
@@ -141,11 +143,15 @@ class ProjectConfig(msgspec.Struct, kw_only=True):
     command: Words = msgspec.field(default_factory=list)
     stub_fixture: Line = ""
     timeout_s: Seconds = 1800.0
-    po_timeout_s: Seconds = 900.0
+    planner_timeout_s: Seconds = 900.0
     verify_timeout_s: Seconds = 900.0
     stall_threshold_m: Minutes = 20.0
     probe_grace_s: Seconds = 300.0
     max_fix_rounds: Rounds = 3
+    #: How a change gets onto main: a `merge` commit, one commit (`squash`), or its own (`rebase`).
+    merge_style: MergeStyle = "merge"
+    #: A person has to approve each merge, besides the reviewing agent.
+    require_human_review: YesNo = False
     lease_s: Seconds = 30.0
     poll_s: Seconds = 1.0
     output_cap_mb: Megabytes = 64
@@ -181,13 +187,26 @@ class ProjectConfig(msgspec.Struct, kw_only=True):
     pool: Pool = 2
 
 
+#: Earlier names of settings, which are still accepted.
+RENAMED = {"po_timeout_s": "planner_timeout_s"}
 FIELDS = {field.name: field for field in msgspec.structs.fields(ProjectConfig)}
+
+
+def setting_name(key: str) -> str:
+    """Return the present name of a setting; refused if there is no such setting."""
+    name = RENAMED.get(key, key)
+    if name not in FIELDS:
+        from difflib import get_close_matches
+
+        close = get_close_matches(key[:100], FIELDS, 1)
+        hint = f"did you mean {close[0]}?" if close else "caloron config list shows them"
+        raise NotFound(f"there is no setting {key!r}", hint=hint)
+    return name
 
 
 def parse_setting(key: str, text: str) -> Any:
     """Parse the value of a key from the command line."""
-    if key not in FIELDS:
-        raise NotFound(f"there is no setting {key!r}", hint=f"known: {', '.join(FIELDS)}")
+    key = setting_name(key)
     if key in SECRET_SETTINGS and looks_like_secret(text):
         raise UsageError(
             f"what was given for {key} looks like a token itself, so it is not repeated here",
@@ -199,6 +218,8 @@ def parse_setting(key: str, text: str) -> Any:
     try:
         if kind in (int, float):
             value = kind(text)
+        elif kind is bool:
+            value = {"true": True, "false": False}.get(text.lower(), text)
         elif get_origin(kind) is list:
             import shlex
 
@@ -249,7 +270,8 @@ _Loader.yaml_implicit_resolvers = {
 
 def typed(raw: dict[str, Any], file: Path) -> ProjectConfig:
     """Return the settings with their types; a `UsageError` names the first bad value."""
-    present = {key: raw[key] for key in FIELDS if raw.get(key) is not None}
+    named = {RENAMED.get(key, key): value for key, value in raw.items()}
+    present = {key: named[key] for key in FIELDS if named.get(key) is not None}
     checked = {key: _checked(key, value, f"{file}: ") for key, value in present.items()}
     return ProjectConfig(**checked)
 

@@ -178,8 +178,34 @@ def _rename_work(data: dict[str, Any], field: str = "work") -> None:
         _rename(work, _WORK)
 
 
+def _third_form(table: str, data: dict[str, Any]) -> dict[str, Any]:
+    """Version 3: the status of a task follows from its step, and is stored as a column only.
+
+    A task has several approvals by command, and a sprint the settings that its rules read.
+    """
+    _forget(data, "queued_at")
+    if table == "sprints" and "max_fix_rounds" in data["settings"]:
+        data["settings"]["rules"] = {"max_fix_rounds": data["settings"].pop("max_fix_rounds")}
+    if table == "tasks":
+        del data["status"]
+        escalation = data["escalation"]
+        if status := escalation.get("resume_as"):
+            escalation["resume_as"] = _STEP_OF_STATUS.get(status, "review_queued")
+        approval = data["review"].pop("approval", None)
+        data["review"]["approvals"] = [approval] if approval else []
+    return data
+
+
+def _forget(value: object, name: str) -> None:
+    """Remove a field wherever it is."""
+    if isinstance(value, dict):
+        value.pop(name, None)
+        for inner in value.values():
+            _forget(inner, name)
+
+
 #: The first makes version 2 of version 1, and so on. They are never changed once released.
-UPGRADES: tuple[Upgrade, ...] = (_group_fields,)
+UPGRADES: tuple[Upgrade, ...] = (_group_fields, _third_form)
 #: Where the table `kv` has the number.
 DATA_VERSION = "data_version"
 #: Tables with JSON in a row that may be written again, and its column.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import yaml
 
 from caloron.domain.model.plan import PlannedTask
@@ -36,7 +37,6 @@ from caloron.ledger.run_history import (
 _MAX_AGENTS = 1000
 #: The reviewer and the planner work in every sprint.
 _MAX_VERSIONS = 100
-_OPTIONAL = ("required_skills", "acceptance", "files")
 
 
 def history_text(ledger: Ledger) -> bytes:
@@ -56,16 +56,18 @@ def dag_text(plans: list[PlannedTask], framework: str) -> bytes:
 
 
 def _planned(plan: PlannedTask, framework: str) -> dict[str, Any]:
-    task = {
+    task: dict[str, Any] = {
         "id": plan.id,
         "title": plan.title,
         "depends_on": list(plan.depends_on),
         "agent_prompt": plan.agent_prompt,
         "framework": plan.framework or framework,
     }
-    if plan.kind != "change":
-        task["kind"] = plan.kind
-    return task | {name: list(value) for name in _OPTIONAL if (value := getattr(plan, name))}
+    for field in msgspec.structs.fields(plan):
+        value = getattr(plan, field.name)
+        if field.name not in task and value != field.default:
+            task[field.name] = value
+    return task
 
 
 def agent_text(plan: PlannedTask, framework: str, model: str) -> bytes:

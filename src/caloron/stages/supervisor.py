@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from caloron.domain.model.roles import UNSUPERVISED_ROLES
 from caloron.domain.model.sprint import State
-from caloron.domain.rules.supervisor import AgentSeen, Health, Limits, check_health, supervise
+from caloron.domain.rules.supervisor import (
+    AgentSeen,
+    Health,
+    Limits,
+    check_health,
+    step_after,
+    supervise,
+)
 from caloron.graph.json_text import Json
 from caloron.graph.runtime.protocols import Call
 from caloron.ledger.tick_context import log_problems
@@ -71,9 +78,6 @@ def _health_by_heartbeat(name: str, agent: Json, now: float, stall_m: float) -> 
     }
 
 
-_LADDER = ("probe", "restart", "escalate_human")
-
-
 def decide_intervention(inputs: Json, call: Call | None = None) -> Json:
     """Choose the next step for each unhealthy agent: probe, restart, then a person.
 
@@ -92,7 +96,7 @@ def decide_intervention(inputs: Json, call: Call | None = None) -> Json:
             counts.pop(name, None)
         elif status in ("stalled", "missing", "overdue"):
             count = counts.get(name, 0)
-            step = _LADDER[-1] if status == "missing" else _LADDER[min(count, len(_LADDER) - 1)]
+            step = "escalate_human" if status == "missing" else step_after(count)
             reason = result.get("reason") or f"the agent is {status}"
             actions.append({"agent_id": name, "action": step, "reason": reason})
             counts[name] = count + 1

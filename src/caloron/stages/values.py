@@ -17,7 +17,7 @@ from caloron.domain.compat.stateless_protocol import TaskRecord
 from caloron.domain.model.feedback import joined as joined_feedback
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.sprint import Sprint, State
-from caloron.domain.model.status import Status
+from caloron.domain.model.status import FIRST_STEP, Step
 from caloron.domain.model.task import ForgeLinks, Supervision, Task, TaskLog, Times
 from caloron.domain.reporting.kpis import Kpis
 from caloron.domain.reporting.retro_page import FeedbackItem
@@ -50,8 +50,11 @@ def concat(*lists: Json) -> Json:
 
 
 def state_json(state: State) -> Json:
-    """Convert a state to JSON; the order of the plan is a list, because objects have none."""
-    return to_json(state) | {"order": list(state.tasks)}
+    """Convert a state to JSON, with the order of the plan and the statuses of the tasks."""
+    value = to_json(state) | {"order": list(state.tasks)}
+    for name, task in state.tasks.items():
+        value["tasks"][name]["status"] = str(task.status)
+    return value
 
 
 def decode_as(value: Json, kind: type[T] | Any, what: str) -> T:
@@ -109,7 +112,7 @@ def _task(name: str, record: TaskRecord) -> Task:
     )
     return Task(
         plan=plan,
-        status=record.status,
+        step=FIRST_STEP[record.status],
         links=ForgeLinks(issue=record.issue_number, pull=record.pr_number),
         times=Times(
             started_at=parse_time(record.started_at), completed_at=parse_time(record.completed_at)
@@ -168,11 +171,10 @@ def state_with_feedback(inputs: Json) -> State:
         id = feedback.task_id or f"task-{number}"
         done = feedback.self_assessment == "completed"
         plan = PlannedTask(id=id, title=id, agent_prompt=id)
-        status = Status.DONE if done else Status.ESCALATED
         reason = "" if done else f"its agent says: {feedback.self_assessment}"
         state.tasks[id] = Task(
             plan=plan,
-            status=status,
+            step=Step.DONE if done else Step.ESCALATED,
             reason=reason,
             links=ForgeLinks(issue=item.issue_number),
             log=TaskLog(feedback=feedback),

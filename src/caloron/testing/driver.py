@@ -26,11 +26,12 @@ from caloron.domain.model.facts import EffectDone, EffectFailed, Fact, Refusal, 
 from caloron.domain.model.merge import Link
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.roles import ROLES
-from caloron.domain.model.sprint import Planning, Sprint, SprintSettings, State
+from caloron.domain.model.sprint import Planning, RuleSettings, Sprint, SprintSettings, State
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task, Work
 from caloron.domain.rules.evaluate import evaluate
 from caloron.domain.rules.evaluation import Decision
+from caloron.domain.rules.people.commands import for_prompt
 from caloron.engine.forge.operations import ForgeOperations
 from caloron.errors import ForgeError, NotFound
 from caloron.git.mirror import Conflict, Mirror
@@ -53,7 +54,7 @@ def new_state(
 ) -> State:
     """Return the state of a new sprint, `shop-1`, whose plan came with its goal."""
     settings = SprintSettings(
-        parallel=parallel, max_fix_rounds=max_fix_rounds, ask_before_running=ask
+        parallel=parallel, rules=RuleSettings(max_fix_rounds=max_fix_rounds), ask_before_running=ask
     )
     planning = Planning(given_plan=plan)
     return State(
@@ -294,11 +295,13 @@ class SprintDriver:
             conflicting, red = verified.pop("conflicts", ()), verified.pop("exit_code", 0)
             conflicts, exit_code = conflicts or conflicting, exit_code or red
             fields = ({} if conflicts else verified) | fields
+        asked = self.state.tasks.get(task) if ROLES[work.role].needs_agent else None
         fact = WorkEnded(
             item=item,
             task=task,
             role=work.role,
             token=self.tokens[item],
+            comments=for_prompt(self.state, asked)[1] if asked else (),
             exit_code=exit_code,
             answer=answer if work.role in ("review", "check") else "",
             last_line=answer.splitlines()[-1] if answer else "",

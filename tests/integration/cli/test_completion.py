@@ -32,8 +32,8 @@ def test_an_unsupported_shell_is_refused(run) -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("caloron pro", {"projects"}),
-        ("caloron projects sw", {"switch"}),
+        ("caloron proj", {"project"}),
+        ("caloron project sw", {"switch"}),
         ("caloron sprint --plan-o", {"--plan-only"}),
         ("caloron status --output ", {"text", "json", "table"}),
     ],

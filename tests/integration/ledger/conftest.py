@@ -13,7 +13,7 @@ from caloron.domain.model.effects import Action
 from caloron.domain.model.facts import Fact
 from caloron.domain.model.feedback import Feedback
 from caloron.domain.model.sprint import Planning, Sprint, SprintSettings, State
-from caloron.domain.model.status import Status
+from caloron.domain.model.status import Step
 from caloron.domain.rules.evaluate import evaluate
 from caloron.domain.rules.evaluation import Decision
 from caloron.ledger.journal import Journal
@@ -81,19 +81,19 @@ class Book:
     def finish(
         self,
         *,
-        status: Status = Status.DONE,
+        step: Step = Step.DONE,
         reason: str = "",
         feedback: Feedback | None = None,
     ) -> None:
-        """End the sprint with its two tasks; the status and the texts are those of task a."""
+        """End the sprint with its two tasks; the step and the texts are those of task a."""
         if not self.load().state.tasks:
             self.tick()
         state = self.load().state
         a, b = state.tasks["a"], state.tasks["b"]
         log = replace(a.log, feedback=feedback)
         tasks = {
-            "a": replace(a, status=status, reason=reason, log=log),
-            "b": replace(b, status=Status.DONE),
+            "a": replace(a, step=step, reason=reason, log=log),
+            "b": replace(b, step=Step.DONE),
         }
         sprint = replace(state.sprint, phase="ended", ended_at=101.0)
         self.commit_state(replace(state, sprint=sprint, tasks=tasks))

@@ -13,7 +13,7 @@ import yaml
 
 from caloron.domain.model.feedback import Feedback
 from caloron.domain.model.sprint import Planning, Sprint, SprintSettings
-from caloron.domain.model.status import Status
+from caloron.domain.model.status import Status, Step
 from caloron.domain.rules.people.state_file_edit import apply_file_edit
 from caloron.engine.exports import Exports, SprintExports, exported_files
 from caloron.errors import NotFound, StoreError
@@ -233,7 +233,7 @@ def test_a_sprint_is_recorded_with_its_results_and_again_when_they_change(desk: 
     assert (record["total_tasks"], record["completed_tasks"], record["failed_tasks"]) == (2, 2, 0)
     assert (record["avg_clarity"], record["blockers"]) == (2.0, ["no price"])
     state = desk.book.load().state
-    state.tasks["b"].status = Status.ESCALATED
+    state.tasks["b"].step = Step.ESCALATED
     desk.book.commit_state(state)
     desk.files.write_end()
     (record,) = desk.read("sprints.json")["sprints"]
@@ -517,7 +517,7 @@ def test_a_sprint_without_tasks_has_a_retro_page(desk: Desk) -> None:
 
 def test_text_of_agents_is_escaped_in_the_retro_page(desk: Desk) -> None:
     evil = "\x1b[31m <script>alert(1)</script> | [x](javascript:1) `"
-    end_sprint(desk, status=Status.ESCALATED, reason=evil)
+    end_sprint(desk, step=Step.ESCALATED, reason=evil)
     page = desk.path("retro_report.md").read_text()
     assert "alert(1)" in page.partition("## Themes")[2].partition("\n## ")[0]
     for markup in ("\x1b", "<script", "[x]("):

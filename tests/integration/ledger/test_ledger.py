@@ -13,7 +13,7 @@ from caloron.domain.model.facts import EffectFailed, WorkEnded
 from caloron.domain.model.roles import AGENT_ROLES
 from caloron.domain.model.snapshots import BranchSnapshot, IssueSnapshot
 from caloron.domain.model.sprint import Sprint, State
-from caloron.domain.model.status import Status
+from caloron.domain.model.status import Status, Step
 from caloron.domain.model.task import Task, Work
 from caloron.errors import NotFound, StoreError
 from caloron.ledger import ledger as ledger_module
@@ -262,10 +262,10 @@ def test_cancelled_work_leaves_the_queue(book: Book) -> None:
 def test_a_task_of_an_older_version_gets_defaults_for_new_fields(book: Book) -> None:
     book.tick()
     (raw,) = book.ledger.db.rows("SELECT data FROM tasks WHERE id = 'a'")
-    small = {"plan": msgspec.json.decode(raw["data"])["plan"], "status": "Ready"}
+    small = {"plan": msgspec.json.decode(raw["data"])["plan"], "step": "ready"}
     book.ledger.db.rows("UPDATE tasks SET data = ? WHERE id = 'a'", (msgspec.json.encode(small),))
     task = book.load().state.tasks["a"]
-    assert task == Task(plan=task.plan, status=Status.READY)
+    assert task == Task(plan=task.plan, step=Step.READY)
 
 
 def test_two_threads_that_tick_at_once_both_succeed(book: Book) -> None:

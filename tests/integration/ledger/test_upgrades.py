@@ -217,6 +217,37 @@ def test_every_field_that_0_4_0_stored_is_read_or_upgraded(tmp_path: Path) -> No
     assert not dropped
 
 
+def test_every_task_of_0_4_0_keeps_its_status(tmp_path: Path) -> None:
+    statuses: Counter[str] = Counter()
+    for path in sorted(unpack(tmp_path).glob("projects/*/ledger.sqlite")):
+        with closing(open_ledger(path)) as connection:
+            for status, data in connection.execute("SELECT status, data FROM tasks"):
+                assert msgspec.json.decode(data, type=Task).status == status
+                statuses[status] += 1
+    assert statuses.keys() >= {"Done", "Escalated", "Blocked", "InReview", "InProgress"}
+
+
+@pytest.mark.parametrize(
+    ("resume_as", "step"),
+    [("Pending", "waiting"), ("InProgress", "publishing"), ("InReview", "review_queued")],
+)
+def test_a_task_of_version_2_resumes_as_before_and_keeps_its_approval(
+    resume_as: str, step: str
+) -> None:
+    approval = {"version": 7, "id": -3, "pull": 4, "head": "c1", "verdict": "approved"}
+    work = {"item": "s-1/a/1-review", "role": "review", "queued_at": 5.0}
+    row = {
+        "plan": {"id": "a", "title": "A", "agent_prompt": "x"},
+        "status": "Escalated",
+        "step": "escalated",
+        "escalation": {"resume_work": work, "resume_as": resume_as},
+        "review": {"approval": approval | {"author": "ann"}},
+    }
+    task = msgspec.convert(upgrades.upgrade("tasks", row, 2), Task)
+    assert (task.status, task.escalation.resume_as) == ("Escalated", step)
+    assert [review.author for review in task.review.approvals] == ["ann"]
+
+
 def lost(text: bytes | str, form: Any) -> list[str]:
     """Return the fields that a read and a write of a row removed or changed."""
     again = msgspec.json.encode(msgspec.json.decode(text, type=form))

@@ -21,7 +21,7 @@ from caloron.cli.format import printable
 from caloron.cli.render import Item, Linked, Page, Section, cells, folded, render, table
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.sprint import Sprint, State
-from caloron.domain.model.status import Status
+from caloron.domain.model.status import Step
 from caloron.domain.model.task import Task
 
 #: Markup, terminal control sequences, and characters that change the text direction.
@@ -55,7 +55,7 @@ def sprint_state(text: str, *, tasks: int = 3, planned: bool = True) -> State:
     named = [
         Task(
             plan=PlannedTask(id=f"t{n}", title=text or "x", agent_prompt="x"),
-            status=Status.ESCALATED if n % 2 else Status.BLOCKED,
+            step=Step.ESCALATED if n % 2 else Step.BLOCKED,
             reason=text,
         )
         for n in range(tasks)

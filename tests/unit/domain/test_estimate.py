@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.sprint import Sprint, State
-from caloron.domain.model.status import Status
+from caloron.domain.model.status import Step
 from caloron.domain.model.task import Task, TaskUsage, Times
 from caloron.domain.model.usage import Spent
 from caloron.domain.reporting.estimate import Experience, estimate, experience, rounds
@@ -20,10 +20,10 @@ def plan(*tasks: tuple[str, ...]) -> tuple[PlannedTask, ...]:
     )
 
 
-def earlier(usd: float, seconds: float, runs: int, status: Status = Status.DONE) -> State:
+def earlier(usd: float, seconds: float, runs: int, step: Step = Step.DONE) -> State:
     task = Task(
         plan=plan(("t",))[0],
-        status=status,
+        step=step,
         times=Times(started_at=100.0, completed_at=100.0 + seconds),
         usage=TaskUsage(spent=Spent(usd=usd)),
     )
@@ -55,7 +55,7 @@ def test_the_median_of_earlier_done_tasks_gives_cost_time_and_runs() -> None:
         (earlier(1.0, 60, 0), ran(2, 60)),
         (earlier(3.0, 120, 0), ran(4, 120)),
         (earlier(100.0, 9999, 0), ran(5, 9999)),
-        (earlier(50.0, 5, 0, Status.ESCALATED), ran(50, 5)),
+        (earlier(50.0, 5, 0, Step.ESCALATED), ran(50, 5)),
     ]
     known = experience(seen)
     assert (known.sprints, known.tasks) == (3, 3)

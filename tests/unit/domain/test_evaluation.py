@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from caloron.domain.model.effects import CancelWork, PostComment
 from caloron.domain.model.facts import EffectDone, EffectFailed, PlanApproved, Refusal, WorkEnded
 from caloron.domain.model.merge import Verified
-from caloron.domain.model.status import IllegalTransition, Status
+from caloron.domain.model.status import IllegalTransition, Status, Step
 from caloron.domain.model.task import Task, Work
 from caloron.domain.rules import evaluate as evaluation
 from caloron.domain.rules import workflow
@@ -65,7 +65,7 @@ def test_editing_a_task_to_done_while_its_merge_is_checked_blocks_no_other() -> 
 def test_a_done_task_of_an_older_ledger_with_merge_state_blocks_no_task() -> None:
     made = SprintDriver.start(planned("a"), planned("b"))
     old = made.task("a")
-    old.status, old.merge.unverified, old.merge.merging = Status.DONE, "c1", "c1"
+    old.step, old.merge.unverified, old.merge.merging = Step.DONE, "c1", "c1"
     made.queue.pop(made.item("a"))
     old.work = None
     made.run()
@@ -84,7 +84,7 @@ def test_an_illegal_move_escalates_only_its_task_and_undoes_the_rule(
             evaluation.sprint.main_health.red_summary = "half-done"
             evaluation.comment(task, "half", "done", "half-done")
             evaluation.state.tasks["c"].change.head = "half-done"
-            evaluation.move(task, Status.BLOCKED, "half-done")
+            evaluation.move(task, Step.BLOCKED, "half-done")
 
     _first(monkeypatch, breaks)
     decision = made.tick()
@@ -319,10 +319,10 @@ _WORK = st.builds(
 )
 _VERIFIED = st.builds(Verified, head=_COMMIT, base=_COMMIT, ok=st.booleans(), log=st.just(""))
 _FIELDS: dict[str, st.SearchStrategy[Any]] = {
-    "status": st.sampled_from(list(Status)),
+    "step": st.sampled_from(list(Step)),
     "work": st.none(),
     "escalation.resume_work": st.none() | _WORK,
-    "escalation.resume_as": st.sampled_from(list(Status)),
+    "escalation.resume_as": st.sampled_from(list(Step)),
     "change.head": _COMMIT,
     "change.pushed": _COMMIT,
     "change.is_empty": st.booleans(),

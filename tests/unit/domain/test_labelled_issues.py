@@ -290,7 +290,7 @@ def test_an_untrusted_edit_needs_a_new_approval(made: SprintDriver) -> None:
     act(made, "anna").comment(n, "caloron:approve")
     assert made.task(name).plan.agent_prompt == "third text"
     # The command approved the text, not a commit.
-    assert made.task(name).review.approval is None
+    assert made.task(name).review.approvals == ()
     act(made).edit_issue(n, "evil")
     assert made.task(name).plan.agent_prompt == "third text"
     made.user("anna").comment(n, "caloron:approve")

@@ -86,7 +86,7 @@ class InvariantChecker:
                 # A revert needs no review, because it only removes the change that turned main red.
                 continue
             assert (task.merge.verified.head, task.merge.verified.base) == (merge.head, merge.base)
-            reviewed_objects = [*decision.state.objects.values(), task.review.approval]
+            reviewed_objects = [*decision.state.objects.values(), *task.review.approvals]
             reviews = [
                 o for o in reviewed_objects
                 if isinstance(o, ReviewSnapshot) and (o.pull, o.head) == (merge.pull, merge.head)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from caloron.domain.model.feedback import Feedback
 from caloron.domain.model.merge import Verified
 from caloron.domain.model.sprint import Sprint, State
-from caloron.domain.model.status import Status
+from caloron.domain.model.status import FIRST_STEP, Status
 from caloron.domain.model.task import Task
 from caloron.domain.model.usage import Spent
 from caloron.domain.reporting.inbox import inbox_items
@@ -35,7 +35,7 @@ from tests.support.sprints import nested
 
 
 def task(name: str, status: Status = Status.DONE, *needs: str, **fields: Any) -> Task:
-    return nested(Task, plan=planned(name, *needs), status=status, **fields)
+    return nested(Task, plan=planned(name, *needs), step=FIRST_STEP[status], **fields)
 
 
 def sprint_of(*tasks: Task, **fields: Any) -> State:

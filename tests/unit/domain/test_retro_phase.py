@@ -14,7 +14,7 @@ from caloron.domain.model.effects import CancelWork, StartWork
 from caloron.domain.model.facts import Fact, Halt, RunInterrupted, WorkEnded
 from caloron.domain.model.retro_answer import InsightProblem, parse_insight
 from caloron.domain.model.sprint import Availability, Sprint, State, Unavailable
-from caloron.domain.model.status import Status
+from caloron.domain.model.status import Step
 from caloron.domain.model.task import ForgeLinks, Task
 from caloron.domain.model.usage import Usage
 from caloron.domain.rules.evaluate import evaluate
@@ -88,7 +88,7 @@ def settled(*, retro: Any = "model", **fields: Any) -> State:
     )
     return State(
         sprint=sprint,
-        tasks={"a": Task(plan=planned("a"), status=Status.DONE, links=ForgeLinks(issue=1))},
+        tasks={"a": Task(plan=planned("a"), step=Step.DONE, links=ForgeLinks(issue=1))},
     )
 
 
@@ -198,7 +198,7 @@ def test_a_model_that_may_not_start_is_not_asked(fields: dict[str, Any], reason:
 
 def test_a_task_that_moves_again_cancels_the_retro_until_the_next_end() -> None:
     state = after(settled()).state
-    moved = msgspec.structs.replace(state.tasks["a"], status=Status.PENDING)
+    moved = msgspec.structs.replace(state.tasks["a"], step=Step.WAITING)
     decision = after(msgspec.structs.replace(state, tasks={"a": moved}))
     assert CancelWork(item=ITEM, reason="the sprint goes on") in decision.actions
     sprint = decision.state.sprint

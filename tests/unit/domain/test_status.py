@@ -19,6 +19,7 @@ from caloron.domain.model.status import (
     IllegalTransition,
     Phase,
     Status,
+    Step,
     check_transition,
 )
 from caloron.domain.model.task import Task
@@ -58,23 +59,23 @@ def test_statuses_that_block_dependents_are_settled_and_not_done() -> None:
 
 
 def test_a_move_keeps_time_and_reason_and_the_first_start() -> None:
-    evaluation, task = Evaluation(new_state(), 5.0), Task(plan=planned("a"), status=Status.READY)
-    evaluation.move(task, Status.IN_PROGRESS, "go")
+    evaluation, task = Evaluation(new_state(), 5.0), Task(plan=planned("a"), step=Step.READY)
+    evaluation.move(task, Step.IMPLEMENTING, "go")
     assert (task.times.started_at, task.times.changed_at, task.reason) == (5.0, 5.0, "go")
     evaluation.now = 6.0
-    evaluation.move(task, Status.IN_REVIEW)
-    evaluation.move(task, Status.IN_PROGRESS)
+    evaluation.move(task, Step.REVIEWING)
+    evaluation.move(task, Step.IMPLEMENTING)
     evaluation.now = 7.0
-    evaluation.move(task, Status.DONE, "merged")
+    evaluation.move(task, Step.DONE, "merged")
     assert (task.times.started_at, task.times.completed_at) == (5.0, 7.0)
     assert [(m.old, m.new) for m in evaluation.moves][-1] == ("InProgress", "Done")
 
 
 def test_keeping_a_status_is_no_move_but_may_have_a_reason() -> None:
     evaluation, task = Evaluation(new_state(), 5.0), Task(plan=planned("a"), reason="old")
-    evaluation.move(task, Status.PENDING)
+    evaluation.move(task, Step.WAITING)
     assert task.reason == "old"
-    evaluation.move(task, Status.PENDING, "new")
+    evaluation.move(task, Step.WAITING, "new")
     assert (task.reason, evaluation.moves) == ("new", [])
 
 

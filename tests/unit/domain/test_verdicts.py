@@ -132,12 +132,33 @@ def test_our_request_does_not_override_a_later_approval_of_the_same_second() -> 
         (["ann:approved", "ann:changes_requested", "bob:approved"], False),
         (["ann:changes_requested", "ann:approved", "bob:approved"], True),
         (["ann:approved", "bob:commented"], False),
+        # Our reviewer is no person.
+        (["ann:approved", "robot:approved"], False),
     ],
 )
-def test_a_policy_of_two_approvals_needs_two_authors(verdicts: list[str], approved: bool) -> None:
+def test_a_policy_of_two_people_needs_two_of_them(verdicts: list[str], approved: bool) -> None:
     reviews = []
     for number, line in enumerate(verdicts, 1):
         author, _, verdict = line.partition(":")
         reviews.append(review(cast(Verdict, verdict), author, number, SECOND + number))
-    last = ReviewPolicy(approvals=2).deciding_verdict(SPRINT, None, reviews, 2, "abc")
+    last = ReviewPolicy(people=2).judge(SPRINT, None, reviews, 2, "abc").decisive
     assert (last is not None and last.verdict == "approved") == approved
+
+
+def test_a_person_whose_request_is_newer_than_the_own_approval_does_not_approve() -> None:
+    """Within one second a request counts over an approval by comment, whatever was read later."""
+    reviews = [
+        review("changes_requested", "ann", 7, SECOND, poll_part=1),
+        review("approved", "ann", -9, SECOND, poll_part=2),
+        review("approved", "bob", 11, SECOND + 1),
+    ]
+    assert ReviewPolicy(people=2).judge(SPRINT, None, reviews, 2, "abc").missing == 1
+
+
+def test_our_approval_waits_for_a_person_and_a_person_needs_none_of_ours() -> None:
+    policy, ours = ReviewPolicy(people=1), review("approved", "robot", 7, SECOND)
+    persons = review("approved", "ann", 8, SECOND + 1)
+    ruling = policy.judge(SPRINT, None, [ours], 2, "abc")
+    assert (ruling.last, ruling.missing, ruling.decisive) == (ours, 1, None)
+    for reviews in ([ours, persons], [persons]):
+        assert policy.judge(SPRINT, None, reviews, 2, "abc").decisive == persons

@@ -31,7 +31,7 @@ _UNUSED = {
     "sprint.goal": "the goal on the command line counts",
     "sprint.start": "a sprint starts when it is started",
     "sprint.max_duration_hours": "there is no such limit; `--budget` limits what it costs",
-    "review_policy.required_approvals": "one approval is asked for",
+    "review_policy.required_approvals": "set `require_human_review` for a person's approval",
     "review_policy.auto_merge": "what is approved and verified is merged",
     "review_policy.max_review_cycles": "set it with `caloron config set max_fix_rounds N`",
     "escalation.stall_threshold_minutes": "set it with `caloron config set stall_threshold_m N`",

@@ -37,6 +37,10 @@ class WorkEnded(msgspec.Struct, frozen=True, kw_only=True, tag="work_ended"):
     last_line: str = ""
     #: The output of the agent: its tail, or all of it from a planner.
     answer: str = ""
+    #: The comments of people that its prompt had.
+    comments: tuple[str, ...] = ()
+    #: The agent's own description of its change, for people.
+    summary: str = ""
     #: The commit that the work left; equal to `base` when nothing was committed.
     head: str = ""
     base: str = ""

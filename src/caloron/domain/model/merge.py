@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
+#: How a change gets onto main: as a merge commit, as one commit, or as its own commits.
+MergeStyle = Literal["merge", "squash", "rebase"]
 #: The most changes that are verified together.
 LONGEST_TRAIN = 8
 
@@ -19,6 +23,9 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     tolerated: bool = False
     #: The tree of the merged result, which main must have after the merge.
     tree: str = ""
+    #: The shell line that verified, and the line of its output that sums it up.
+    command: str = ""
+    summary: str = ""
 
     @property
     def passes(self) -> bool:

@@ -1,16 +1,29 @@
 """The roles of work, and the ids of its pieces. Standard library only, so that `why` starts fast.
 
-A new role is one entry of `ROLES` and a prompt (`engine/runs/prepare.py`). Work of a task also
-has a `Step` (`Evaluation.step_of`) and a row of results (`domain/rules/results.py`).
+A new role is one entry of `ROLES` and a prompt (`engine/runs/prepare.py`), and a rule that starts
+its work. What follows from its end is the table in `domain/rules/results.py`.
 """
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-#: `po` is the planner: ids of work, folders of runs, settings, JSON output and `CALORON_ROLE` have
-#: had that name since the first Caloron.
+from caloron.domain.model.status import Step
+
+#: `po` is the planner: ids of work, folders of runs, JSON output and `CALORON_ROLE` have had that
+#: name since the first Caloron. People read and write `planner`.
 Role = Literal["po", "implement", "review", "fix", "resolve", "check", "retro", "verify"]
+
+
+def shown_role(role: str) -> str:
+    """The name of a role for people."""
+    return "planner" if role == "po" else role
+
+
+def stored_role(name: str) -> str:
+    """The role that a person names."""
+    return "po" if name == "planner" else name
+
 
 REVIEWER = "reviewer-1"
 PLANNER = "planner-1"
@@ -25,6 +38,8 @@ class RoleSpec(NamedTuple):
     #: What `why` shows while the work runs, and while its result is being taken in.
     running: str
     ended: str
+    #: The step of a task while the work is queued or runs; a verification has several.
+    step: Step | None = None
     #: The agent that works for all tasks; empty: the task's own agent, or none.
     shared_agent: str = ""
     #: An agent does the work; a verification needs none.
@@ -45,23 +60,38 @@ ROLES: dict[Role, RoleSpec] = {
     "po": RoleSpec(
         "the planner is at work", "the plan is being read", shared_agent=PLANNER, of_sprint=True
     ),
-    "implement": RoleSpec("an agent is writing the change", _TAKING_OVER, writes_code=True),
+    "implement": RoleSpec(
+        "an agent is writing the change", _TAKING_OVER, Step.IMPLEMENTING, writes_code=True
+    ),
     "review": RoleSpec(
         "a reviewer is reading it",
         "the answer of the reviewer is being read",
+        Step.REVIEWING,
         shared_agent=REVIEWER,
         gives_verdict=True,
         priority=3000,
         shows_round=True,
     ),
     "fix": RoleSpec(
-        "an agent is fixing it", _TAKING_OVER, writes_code=True, priority=2000, shows_round=True
+        "an agent is fixing it",
+        _TAKING_OVER,
+        Step.FIXING,
+        writes_code=True,
+        priority=2000,
+        shows_round=True,
     ),
     "resolve": RoleSpec(
-        "an agent is resolving a conflict with main", _TAKING_OVER, writes_code=True, priority=2000
+        "an agent is resolving a conflict with main",
+        _TAKING_OVER,
+        Step.RESOLVING,
+        writes_code=True,
+        priority=2000,
     ),
     "check": RoleSpec(
-        "an agent is checking", "the answer of the check is being read", gives_verdict=True
+        "an agent is checking",
+        "the answer of the check is being read",
+        Step.CHECKING,
+        gives_verdict=True,
     ),
     "retro": RoleSpec(
         "a model looks back at the sprint",

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from caloron.domain.model.merge import Train
+from caloron.domain.model.merge import MergeStyle, Train
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.retro_answer import Insight
 from caloron.domain.model.snapshots import (
@@ -31,12 +31,20 @@ Baseline = Literal["", "green", "red", "none", "unverified", "skipped"]
 _copy = msgspec.structs.replace
 
 
+class RuleSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the project under the same names; a resume uses their current values."""
+
+    max_fix_rounds: int = 3
+    #: A person has to approve each merge.
+    require_human_review: bool = False
+
+
 class SprintSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The limits and accounts of a sprint. No tick changes them; `resume` may."""
 
     created_at: float = 0.0
     parallel: int = 4
-    max_fix_rounds: int = 3
+    rules: RuleSettings = RuleSettings()
     frameworks: tuple[str, ...] = ()
     #: The framework of tasks that name none.
     framework: str = ""
@@ -45,6 +53,9 @@ class SprintSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: The account of our reviews; empty: the same.
     reviewer: str = ""
     main_branch: str = "main"
+    merge_style: MergeStyle = "merge"
+    #: The forge is on this disk: outside of it, its numbers of issues mean something else.
+    forge_is_local: bool = False
     ask_before_running: bool = False
     #: A plan that waits for approval is shown as an issue.
     plan_on_forge: bool = False

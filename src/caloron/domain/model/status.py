@@ -42,6 +42,7 @@ class Step(StrEnum):
     MAIN_SUSPECT = "main_suspect", Status.IN_REVIEW
     REVIEWING = "reviewing", Status.IN_REVIEW
     POSTING_VERDICT = "posting_verdict", Status.IN_REVIEW
+    AWAITING_APPROVAL = "awaiting_approval", Status.IN_REVIEW
     MERGE_QUEUED = "merge_queued", Status.IN_REVIEW
     MERGE_VERIFYING = "merge_verifying", Status.IN_REVIEW
     WAITING_FOR_CI = "waiting_for_ci", Status.IN_REVIEW

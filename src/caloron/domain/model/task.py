@@ -40,7 +40,6 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     tries: int = 1
     #: How often people had changed the text of the task when this work was queued.
     edits: int = 0
-    queued_at: float = 0.0
 
     def ended_by(self, item: str, token: int) -> Work | None:
         """Return the work with the claim that ended; None: that claim is not current."""
@@ -97,6 +96,8 @@ class Change(msgspec.Struct, kw_only=True):
     is_empty: bool = False
     #: How often a branch that was deleted was pushed again.
     repushes: int = 0
+    #: The agents' descriptions: of the whole change, then of each later round.
+    summaries: tuple[str, ...] = ()
 
     def adopt(self, commit: str) -> None:
         """Take a commit that is on the forge as the change."""
@@ -116,6 +117,15 @@ class Attempts(msgspec.Struct, kw_only=True):
         self.failures = 0
 
 
+class Criterion(msgspec.Struct, frozen=True, kw_only=True):
+    """A reviewer's answer about one acceptance criterion."""
+
+    #: Its place in the list of the task, from 1.
+    number: int
+    met: bool
+    reason: str = ""
+
+
 class ReviewState(msgspec.Struct, kw_only=True):
     """The review rounds of a task and the verdicts on its heads."""
 
@@ -128,8 +138,13 @@ class ReviewState(msgspec.Struct, kw_only=True):
     last_key: str = ""
     #: Keys of our verdicts that do not count any more.
     voided: tuple[str, ...] = ()
-    #: The approval of a head by the command `caloron:approve`.
-    approval: ReviewSnapshot | None = None
+    #: The approvals of a head by the command `caloron:approve`, one per person.
+    approvals: tuple[ReviewSnapshot, ...] = ()
+    #: The head for which people were asked for their approval.
+    asked_for: str = ""
+    #: The reviewer's answers about the acceptance criteria, and the head they are about.
+    criteria: tuple[Criterion, ...] = ()
+    criteria_head: str = ""
     #: The head of the pull request, and the version and the time of its first snapshot.
     seen_head: str = ""
     seen_version: int = 0
@@ -181,7 +196,7 @@ class Escalation(msgspec.Struct, kw_only=True):
     number: int = 0
     issue: int | None = None
     resume_work: Work | None = None
-    resume_as: Status = Status.IN_PROGRESS
+    resume_as: Step = Step.PUBLISHING
     #: Effects that the forge refused: tried again when the task is released.
     retry_effects: tuple[str, ...] = ()
     #: Who works on the task by hand; the task is Escalated meanwhile.
@@ -189,9 +204,9 @@ class Escalation(msgspec.Struct, kw_only=True):
     #: Who handed the task back: its branch is being read.
     handback_by: str = ""
 
-    def resume(self, work: Work | None, status: Status) -> None:
+    def resume(self, work: Work | None, step: Step) -> None:
         """Set what a release continues with, in place of what was to be resumed."""
-        self.resume_work, self.retry_effects, self.resume_as = work, (), status
+        self.resume_work, self.retry_effects, self.resume_as = work, (), step
 
     def reset(self) -> None:
         """Forget what was to be resumed."""
@@ -219,6 +234,9 @@ class Conversation(msgspec.Struct, kw_only=True):
 
     #: Comments that were handled, or are older than the escalation.
     handled: tuple[str, ...] = ()
+    #: Comments and remarks that no agent has read yet, and the number of answers to such.
+    unread: tuple[str, ...] = ()
+    answers: int = 0
     #: Comments up to this version are older than the task's issue or pull request.
     since_version: int = 0
     #: The version of the issue that was read last, and how often people changed its text.
@@ -262,6 +280,9 @@ class TaskLog(msgspec.Struct, kw_only=True):
     reported: int = 0
     #: How often the task's agent was started for it, as reported last.
     cycle: int = 0
+    #: How often the pull request was described, and a digest of the last description.
+    descriptions: int = 0
+    described: str = ""
     #: The last feedback of its agents, with the blockers of all.
     feedback: Feedback | None = None
 
@@ -270,7 +291,7 @@ class Task(msgspec.Struct, kw_only=True):
     """A planned task and its progress."""
 
     plan: PlannedTask
-    status: Status = Status.PENDING
+    #: `Evaluation.move` changes it.
     step: Step = Step.WAITING
     reason: str = ""
     times: Times = msgspec.field(default_factory=Times)
@@ -289,6 +310,10 @@ class Task(msgspec.Struct, kw_only=True):
     @property
     def id(self) -> str:
         return self.plan.id
+
+    @property
+    def status(self) -> Status:
+        return self.step.status
 
     @property
     def agent(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from caloron.domain.model.roles import ROLES, Role
-from caloron.domain.model.status import FIRST_STEP, Status, Step
+from caloron.domain.model.status import Status, Step
 from caloron.domain.reporting.waiting import busy_slots, why_paused
 
 if TYPE_CHECKING:
@@ -19,10 +19,8 @@ def why(state: State, task: Task, now: float = 0.0) -> str:
 
     A limit of a provider that has passed by `now` is no reason any more.
     """
-    # States of other programs have no step.
-    step = task.step if task.step.status is task.status else FIRST_STEP[task.status]
     in_train = _why_in_train(state, task) if task.status is Status.IN_REVIEW else ""
-    line = in_train or _LINES[step]
+    line = in_train or _LINES.get(task.step, _why_working)
     return line if isinstance(line, str) else line(state, task, now)
 
 
@@ -98,6 +96,10 @@ def _why_publishing(_state: State, task: Task, _now: float) -> str:
     return "opening a pull request" if pushed else "its branch is being pushed"
 
 
+def _why_approval(_state: State, task: Task, _now: float) -> str:
+    return f"reviewed: waiting for a person to approve pull request #{task.links.pull}"
+
+
 def _why_in_queue(state: State, _task: Task, _now: float) -> str:
     unsettled = [other.plan.id for other in state.tasks.values() if other.merge.unverified]
     behind = f", after the merge of {unsettled[0]} is settled" if unsettled else ""
@@ -141,22 +143,17 @@ def _why_escalated(_state: State, task: Task, _now: float) -> str:
     return f"{task.reason}; comment `resolved` on issue #{issue} to go on"
 
 
+#: Steps of work have none: its role says what happens.
 _LINES: dict[Step, str | Callable[[State, Task, float], str]] = {
     Step.WAITING: _why_pending,
     Step.BLOCKED: _reason,
     Step.READY: _why_ready,
-    Step.IMPLEMENTING: _why_working,
-    Step.FIXING: _why_working,
-    Step.RESOLVING: _why_working,
-    Step.CHECKING: _why_working,
     Step.PUBLISHING: _why_publishing,
     Step.REVIEW_QUEUED: "waiting for a review",
-    Step.VERIFYING: _why_working,
     Step.MAIN_SUSPECT: _why_waiting,
-    Step.REVIEWING: _why_working,
     Step.POSTING_VERDICT: "reviewed: the verdict is being posted",
+    Step.AWAITING_APPROVAL: _why_approval,
     Step.MERGE_QUEUED: _why_in_queue,
-    Step.MERGE_VERIFYING: _why_working,
     Step.WAITING_FOR_CI: _why_waiting,
     Step.MERGING: "being merged",
     Step.MERGED_UNVERIFIED: "merged, main is being verified again",

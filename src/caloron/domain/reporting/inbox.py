@@ -8,10 +8,13 @@ from typing import Literal
 import msgspec
 
 from caloron.domain.model.sprint import State
-from caloron.domain.model.status import Status
+from caloron.domain.model.status import Status, Step
 from caloron.domain.model.task import Task
+from caloron.domain.reporting.explain import why
 
-Kind = Literal["escalated", "approval", "halted", "stopped", "no_plan", "resume", "discard", "take"]
+Kind = Literal[
+    "escalated", "review", "approval", "halted", "stopped", "no_plan", "resume", "discard", "apply"
+]
 
 
 class InboxItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,12 +39,31 @@ def inbox_items(state: State, *, running: bool, options: str = "") -> tuple[Inbo
     """
     resume = f"caloron resume {state.sprint.id}{options}"
     item = _of_sprint(state, resume, options, running=running)
-    escalated = [
-        _escalated(state, task, () if running else (resume,), options)
-        for task in state.tasks.values()
-        if task.status is Status.ESCALATED
-    ]
-    return (*([item] if item else []), *escalated)
+    again = () if running else (resume,)
+    items = [item] if item else []
+    for task in state.tasks.values():
+        if task.status is Status.ESCALATED:
+            items.append(_escalated(state, task, again, options))
+        elif task.step is Step.AWAITING_APPROVAL:
+            items.append(_review(state, task, again, options))
+    return tuple(items)
+
+
+def _review(state: State, task: Task, resume: tuple[str, ...], options: str) -> InboxItem:
+    pull = task.links.pull
+    return InboxItem(
+        kind="review",
+        sprint=state.sprint.id,
+        task=task.id,
+        title=task.plan.title,
+        why=why(state, task),
+        commands=(
+            f"caloron pr show {pull}{options}",
+            f"caloron pr review {pull} --approve{options}",
+            *resume,
+        ),
+        holds=_held_by(state, task),
+    )
 
 
 def _escalated(state: State, task: Task, resume: tuple[str, ...], options: str) -> InboxItem:
@@ -63,13 +85,13 @@ def _escalated(state: State, task: Task, resume: tuple[str, ...], options: str) 
 
 
 def _held_by(state: State, task: Task) -> tuple[str, ...]:
-    """Return the blocked tasks that depend on this one, directly or through others."""
+    """Return the tasks that wait and depend on this one, directly or through others."""
     blocked = {task.id}
     for _ in state.tasks:
         blocked |= {
             t.id
             for t in state.tasks.values()
-            if t.status is Status.BLOCKED and blocked & set(t.plan.depends_on)
+            if t.status in (Status.BLOCKED, Status.PENDING) and blocked & set(t.plan.depends_on)
         }
     return tuple(t for t in state.tasks if t in blocked and t != task.id)
 

@@ -9,7 +9,7 @@ from caloron.domain.model.effects import CancelWork, CloseIssue, ClosePull
 from caloron.domain.model.facts import SprintDiscarded
 from caloron.domain.model.snapshots import IssueSnapshot, PullSnapshot
 from caloron.domain.model.sprint import State, branch_name, enter
-from caloron.domain.model.status import Status
+from caloron.domain.model.status import Status, Step
 from caloron.domain.model.task import Task
 from caloron.domain.reporting.forge_texts import DISCARD_KEY
 from caloron.domain.rules.evaluation import Evaluation
@@ -57,7 +57,7 @@ def advance(evaluation: Evaluation) -> None:
         pull = state.pull_of(task)
         if pull and pull.state == "merged" and task.status is not Status.DONE:
             # It was merged before the discard reached the forge.
-            evaluation.move(task, Status.DONE, f"merged as pull request #{pull.number}")
+            evaluation.move(task, Step.DONE, f"merged as pull request #{pull.number}")
         if pull and pull.branch == branch_name(task.id, sprint.id) and _close(evaluation, pull):
             key = f"{DISCARD_KEY}{sprint.id}/pull/{pull.number}"
             evaluation.do(ClosePull(key=key, task=task.id, pull=pull.number))

@@ -41,7 +41,7 @@ from caloron.domain.model.status import (
 )
 from caloron.domain.model.task import Task, Work
 from caloron.domain.reporting import forge_texts, work_log
-from caloron.domain.rules.verdicts import approved_head
+from caloron.domain.rules.verdicts import approved_head, awaits_approval
 
 _MAX_ACTS = 1000
 #: Work of the sprint itself is started before that of tasks, which wait for it.
@@ -149,7 +149,7 @@ class Evaluation:
         return self.state.sprint
 
     def decision(self) -> Decision:
-        self.set_steps()
+        self.update_steps()
         problems = tuple(self._failed.values())
         actions, moves = tuple(self.actions), tuple(self.moves)
         return Decision(self.state, actions, moves, problems, tuple(self.applied))
@@ -237,12 +237,12 @@ class Evaluation:
                     self.note(task, reason)
             elif task.merge.unverified:
                 # Nothing is merged onto a main that is not settled, before a person acts.
-                self.escalate(task, reason, resume_as=Status.IN_REVIEW)
+                self.escalate(task, reason, resume_as=Step.REVIEW_QUEUED)
             elif work and not work.batch:
                 self.escalate(task, reason, work)
             else:
                 # A release continues with the commits on its branch, or starts the task.
-                self.escalate(task, reason, resume_as=Status.PENDING)
+                self.escalate(task, reason, resume_as=Step.WAITING)
 
     def _ended_by_person(self, task: Task) -> bool:
         """Let a person merge the change or close the issue, although the rules always fail."""
@@ -258,16 +258,20 @@ class Evaluation:
 
     # Status and history
 
-    def set_steps(self) -> None:
-        """Bring the step of every task up to date."""
+    def update_steps(self) -> None:
+        """Bring the steps of all tasks up to date."""
         for task in self.state.tasks.values():
-            task.step = self.step_of(task)
+            self.update_step(task)
 
-    def step_of(self, task: Task) -> Step:
-        """Return the step of a task; in a damaged state, one that its status allows."""
-        started = task.status in (Status.IN_PROGRESS, Status.IN_REVIEW)
-        step = self._step_of_started(task) if started else None
-        return step if step and step.status is task.status else FIRST_STEP[task.status]
+    def update_step(self, task: Task) -> None:
+        """Bring the step up to date with the work, the verdicts and the merge of the task.
+
+        The status stays: only `move` changes it.
+        """
+        if task.status in (Status.IN_PROGRESS, Status.IN_REVIEW):
+            step = self._step_of_started(task)
+            # A damaged state may have work that the status does not allow.
+            task.step = step if step.status is task.status else FIRST_STEP[task.status]
 
     def _step_of_started(self, task: Task) -> Step:
         merge, work = task.merge, task.work
@@ -279,7 +283,7 @@ class Evaluation:
             approved = work.batch or approved_head(self, task)
             return Step.MERGE_VERIFYING if approved else Step.VERIFYING
         if work:
-            return STEP_BY_ROLE[work.role]
+            return ROLES[work.role].step or task.step
         in_progress = task.status is Status.IN_PROGRESS
         return Step.PUBLISHING if in_progress else self._step_in_review(task)
 
@@ -293,6 +297,8 @@ class Evaluation:
             return Step.WAITING_FOR_CI
         if approved_head(self, task):
             return Step.MERGE_QUEUED
+        if awaits_approval(self, task):
+            return Step.AWAITING_APPROVAL
         return Step.POSTING_VERDICT if task.review.posted_for == head else Step.REVIEW_QUEUED
 
     def record_act(self, task: Task, act: str) -> None:
@@ -300,14 +306,15 @@ class Evaluation:
         if act not in task.conversation.acts:
             task.conversation.acts = (*task.conversation.acts, act)[-_MAX_ACTS:]
 
-    def move(self, task: Task, status: Status, reason: str = "") -> None:
-        """Change a task's status, with the time and the reason; the same status is no move."""
-        if status == task.status:
-            task.reason = reason or task.reason
+    def move(self, task: Task, step: Step, reason: str = "") -> None:
+        """Change a task's step; a change of its status is recorded with the time and the reason."""
+        old, status = task.status, step.status
+        if status is old:
+            task.step, task.reason = step, reason or task.reason
             return
-        check_transition(task.id, task.status, status)
-        self.moves.append(Moved(task=task.id, old=task.status, new=status, reason=reason))
-        task.status, task.reason, task.times.changed_at = status, reason, self.now
+        check_transition(task.id, old, status)
+        self.moves.append(Moved(task=task.id, old=old, new=status, reason=reason))
+        task.step, task.reason, task.times.changed_at = step, reason, self.now
         if status is Status.IN_PROGRESS and task.times.started_at is None:
             task.times.started_at = self.now
         if status is Status.DONE:
@@ -343,7 +350,6 @@ class Evaluation:
             verify_log=log,
             onto_main=onto_main,
             edits=task.conversation.edits,
-            queued_at=self.now,
         )
 
     def start(self, task: Task, work: Work, reason: str = "") -> None:
@@ -373,10 +379,9 @@ class Evaluation:
         self.start(task, again, why)
 
     def queue(self, work: Work, reason: str, task: Task | None = None) -> Work:
-        """Queue work of a task, or of the sprint itself, and return it with the current time."""
+        """Queue work of a task, or of the sprint itself, and return it."""
         framework = (task and task.plan.framework) or self.sprint.settings.framework
         pause, spec = self.sprint.availability.providers.get(framework), ROLES[work.role]
-        work = _copy(work, queued_at=self.now)
         self.do(
             StartWork(
                 task=task.id if task else "",
@@ -440,7 +445,8 @@ class Evaluation:
         self.stop_work(task, reason)
         task.escalation.reset()
         task.merge.reset()
-        self.move(task, Status.DONE, reason)
+        self.move(task, Step.DONE, reason)
+        text, task.conversation.unread = text + self._unread_note(task), ()
         health = self.sprint.main_health
         if health.baseline == "red" and task.merge.verified and task.merge.verified.ok:
             # The merged result was green: from now on a red one is refused again.
@@ -451,12 +457,18 @@ class Evaluation:
             self.close_issue(task.links.issue, "done", task)
             self.close_escalation(task)
 
+    def _unread_note(self, task: Task) -> str:
+        """Name the people whose comments no agent read before the task was done."""
+        comments = (self.state.objects.get(name) for name in task.conversation.unread)
+        authors = {c.author for c in comments if isinstance(c, CommentSnapshot | ReviewSnapshot)}
+        return f"\n\n{forge_texts.unread_note(authors)}" if authors else ""
+
     def cancel(self, task: Task, reason: str, *, closed_by_person: bool) -> None:
         self.stop_work(task, reason)
         task.conversation.closed_by_person = closed_by_person
         task.merge.reset()
         task.escalation.end_takeover()
-        self.move(task, Status.CANCELLED, reason)
+        self.move(task, Step.CANCELLED, reason)
 
     def escalate(
         self,
@@ -464,7 +476,7 @@ class Evaluation:
         reason: str,
         resume: Work | None = None,
         *,
-        resume_as: Status | None = None,
+        resume_as: Step | None = None,
         retry: tuple[str, ...] = (),
     ) -> None:
         """Open an issue for a person; a release resumes the work and retries the effects."""
@@ -480,12 +492,12 @@ class Evaluation:
         task: Task,
         reason: str,
         resume: Work | None = None,
-        resume_as: Status | None = None,
+        resume_as: Step | None = None,
         retry: tuple[str, ...] = (),
     ) -> None:
         """Stop a task until a person releases it; earlier comments and reviews do not."""
         started = task.status in (Status.IN_PROGRESS, Status.IN_REVIEW)
-        before = task.status if started else Status.PENDING
+        before = task.step if started else Step.WAITING
         escalation = task.escalation
         escalation.end_takeover()
         escalation.resume_work, escalation.retry_effects = resume, retry
@@ -498,7 +510,7 @@ class Evaluation:
             *(comment.object for comment in comments),
             *(review.object for review in self.reviews_of(task.links.pull)),
         )
-        self.move(task, Status.ESCALATED, reason)
+        self.move(task, Step.ESCALATED, reason)
 
     def release(self, task: Task, who: str) -> None:
         """Resume a task whose cause is gone, with its counters at zero."""
@@ -519,15 +531,6 @@ class Evaluation:
     def close_escalation(self, task: Task) -> None:
         cause = f"incident-{task.escalation.number}"
         self.close_issue(task.escalation.issue, cause, task)
-
-
-STEP_BY_ROLE: dict[Role, Step] = {
-    "implement": Step.IMPLEMENTING,
-    "fix": Step.FIXING,
-    "resolve": Step.RESOLVING,
-    "check": Step.CHECKING,
-    "review": Step.REVIEWING,
-}
 
 
 def _number(seen: IssueSnapshot | PullSnapshot | CommentSnapshot) -> int:

@@ -19,7 +19,7 @@ import msgspec
 
 from caloron.domain.model.facts import EffectDone, EffectFailed, WorkEnded
 from caloron.domain.model.merge import LONGEST_TRAIN, Member, Outcome, Train, Verified
-from caloron.domain.model.status import Status
+from caloron.domain.model.status import Status, Step
 from caloron.domain.model.task import Task, Work
 from caloron.domain.reporting import forge_texts
 from caloron.domain.rules import post_merge_check
@@ -45,7 +45,7 @@ def escalate_missing(evaluation: Evaluation, task: Task, _matched: bool) -> None
     """Escalate: no verdict could be posted, so every review would be repeated and paid again."""
     missing = "pull request" if task.change.head else "commit"
     reason = f"it is in review without a {missing}"
-    evaluation.escalate(task, reason, resume_as=Status.PENDING)
+    evaluation.escalate(task, reason, resume_as=Step.WAITING)
 
 
 def not_verified(_evaluation: Evaluation, task: Task) -> bool:
@@ -69,6 +69,22 @@ def start_review(evaluation: Evaluation, task: Task, _matched: bool) -> None:
         task.review.reviewed = (*task.review.reviewed, task.change.head)
     log = task.merge.verified.log if task.merge.verified else ""
     evaluation.start(task, evaluation.new_work(task, "review", head=task.change.head, log=log))
+
+
+def not_asked(_evaluation: Evaluation, task: Task) -> bool:
+    """The head needs the approval of a person who was not asked yet."""
+    return task.review.asked_for != task.change.head
+
+
+def ask_for_approval(evaluation: Evaluation, task: Task, _matched: bool) -> None:
+    """Ask in a comment on the pull request."""
+    task.review.asked_for = task.change.head
+    evaluation.note(task, "reviewed: a person has to approve it")
+    text = (
+        "A person has to approve this change before it is merged: approve this pull request, or"
+        " comment `caloron:approve`. A request for changes sends it back to its agent."
+    )
+    evaluation.comment(task, "approval", task.change.head[:12], text, on=task.links.pull)
 
 
 def advance_merge_queue(evaluation: Evaluation) -> None:
@@ -145,8 +161,8 @@ def _is_fresh(evaluation: Evaluation, task: Task) -> bool:
 def _merge(evaluation: Evaluation, task: Task) -> None:
     verified, pull = task.merge.verified, task.links.pull
     if verified and pull is not None:
-        title = forge_texts.pull_title(task)
-        post_merge_check.decide_merge(evaluation, task, pull, verified, title)
+        message = forge_texts.merge_message(evaluation.sprint, task, pull)
+        post_merge_check.decide_merge(evaluation, task, pull, verified, message)
 
 
 def merge_done(evaluation: Evaluation, task: Task, fact: EffectDone) -> None:
@@ -178,7 +194,7 @@ def merge_failed(evaluation: Evaluation, task: Task, fact: EffectFailed) -> bool
     if fact.refusal == "conflict" and task.status is Status.IN_REVIEW:
         # The forge is stricter than our own merge was: only a new head can get past it.
         task.merge.merging, task.merge.verified = "", None
-        evaluation.move(task, Status.IN_PROGRESS, fact.message)
+        evaluation.move(task, Step.RESOLVING, fact.message)
         evaluation.start_new(task, "resolve", head=task.change.head, reason=fact.message)
     elif fact.refusal == "checks" and task.status is Status.IN_REVIEW:
         # As after a red verification, an approval does not make this go away.

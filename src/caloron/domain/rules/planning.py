@@ -8,7 +8,7 @@ from caloron.domain.model.effects import CreateIssue
 from caloron.domain.model.facts import WorkEnded, classify
 from caloron.domain.model.plan import PlannedTask, PlanProblem, find_plan, parse_plan
 from caloron.domain.model.roles import WorkId
-from caloron.domain.model.sprint import Sprint, branch_name, enter
+from caloron.domain.model.sprint import RuleSettings, Sprint, branch_name, enter
 from caloron.domain.model.task import Change, Task, Times, Work
 from caloron.domain.reporting import forge_texts
 from caloron.domain.rules import verification
@@ -110,9 +110,14 @@ def run_plan(evaluation: Evaluation) -> None:
 
 
 def resumed(
-    sprint: Sprint, *, budget_usd: float | None, allow_red: bool, unsandboxed: bool
+    sprint: Sprint,
+    *,
+    budget_usd: float | None,
+    allow_red: bool,
+    unsandboxed: bool,
+    rules: RuleSettings,
 ) -> Sprint:
-    """Return the sprint as a person resumes it: without its pause, and with new limits.
+    """Return the sprint as a person resumes it: without its pause, and with today's settings.
 
     A failed planning or a red main is tried once more; so is a retro without its model.
     """
@@ -123,6 +128,7 @@ def resumed(
         budget_usd=budget_usd or before.budget_usd,
         allow_red=before.allow_red or allow_red,
         unsandboxed=before.unsandboxed or unsandboxed,
+        rules=rules,
     )
     if sprint.planning.failure:
         after.planning.failure = after.planning.failure_kind = ""

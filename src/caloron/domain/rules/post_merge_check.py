@@ -34,7 +34,7 @@ def merge_key(pull: int | None, head: str, base: str) -> str:
 
 
 def decide_merge(
-    evaluation: Evaluation, task: Task, pull: int, verified: Verified, title: str
+    evaluation: Evaluation, task: Task, pull: int, verified: Verified, message: str
 ) -> None:
     """Merge a verified head, of the change or of its revert."""
     head, base = verified.head, verified.base
@@ -46,8 +46,9 @@ def decide_merge(
             pull=pull,
             head=head,
             base=base,
-            message=forge_texts.merge_message(pull, title),
+            message=message,
             tree=verified.tree,
+            style="merge" if task.merge.revert else evaluation.sprint.settings.merge_style,
         )
     )
 
@@ -60,7 +61,7 @@ def landed_merge(state: State, task: Task) -> LandedMerge | None:
         return None
     return LandedMerge(
         commit=pull.merge_commit,
-        merged_as=forge_texts.merge_message(pull.number, forge_texts.pull_title(task)),
+        merged_as=forge_texts.merge_message(state.sprint, task, pull.number),
         head=pull.head,
         base=verified.base if verified else "",
     )
@@ -122,7 +123,7 @@ def request_revert(evaluation: Evaluation, fact: RevertRequested) -> None:
             merged_as=newest.merged_as,
             head=newest.head,
             base=newest.base,
-            message=f"{forge_texts.revert_title(task)}\n\nTask: {task.id}\n",
+            message=f"Revert {forge_texts.pull_title(task)}\n\nTask: {task.id}\n",
             older=tuple(older),
         )
     )
@@ -218,7 +219,8 @@ def _merge_revert(evaluation: Evaluation, task: Task, revert: Revert) -> None:
     if proof is None or proof.base != evaluation.state.main_commit():
         evaluation.start_new(task, "verify", head=revert.head)
         return
-    decide_merge(evaluation, task, pull.number, proof, forge_texts.revert_title(task))
+    message = forge_texts.revert_merge_message(evaluation.sprint, task, pull.number)
+    decide_merge(evaluation, task, pull.number, proof, message)
 
 
 def _pull(evaluation: Evaluation, task: Task, revert: Revert) -> PullSnapshot | None:
@@ -297,10 +299,10 @@ def _revert(evaluation: Evaluation, task: Task, outcome: Outcome) -> None:
             task=task.id,
             branch=revert.branch,
             commit=task.merge.unverified,
-            merged_as=forge_texts.merge_message(pull.number, forge_texts.pull_title(task)),
+            merged_as=forge_texts.merge_message(sprint, task, pull.number),
             head=pull.head,
             base=before.base if before else "",
-            message=f"{forge_texts.revert_title(task)}\n\nTask: {task.id}\n",
+            message=f"{forge_texts.revert_subject(sprint, task)}\n\nTask: {task.id}\n",
         )
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from caloron.domain.model.snapshots import IssueSnapshot, PullSnapshot, ReviewSnapshot
 from caloron.domain.model.sprint import branch_name, is_ours
-from caloron.domain.model.status import Status
+from caloron.domain.model.status import Status, Step
 from caloron.domain.model.task import Task, Work
 from caloron.domain.reporting import forge_texts
 from caloron.domain.rules.evaluation import Evaluation
@@ -185,7 +185,7 @@ def restore(evaluation: Evaluation, task: Task, issue: IssueSnapshot) -> None:
     # A commit that was not pushed is dropped: the task continues with the commits on its branch.
     task.change.head, task.change.is_empty = task.change.pushed, False
     evaluation.record_act(task, f"reopen:{issue.version}")
-    evaluation.move(task, Status.PENDING, f"issue #{issue.number} was opened again")
+    evaluation.move(task, Step.WAITING, f"issue #{issue.number} was opened again")
 
 
 def cancelled_with_open_pull(evaluation: Evaluation, task: Task) -> list[PullSnapshot]:
@@ -243,13 +243,13 @@ def pull_closed(evaluation: Evaluation, task: Task, pull: PullSnapshot, reason: 
     if task.status is Status.ESCALATED:
         work = task.escalation.resume_work
         if work is None or work.role in ("review", "verify"):
-            task.escalation.resume(fix, Status.IN_PROGRESS)
+            task.escalation.resume(fix, Step.FIXING)
         evaluation.note(task, f"{task.reason}; then {reason}")
     elif task.links.generation - task.conversation.pulls_closed_by_us > _MAX_CLOSURES:
         again = f"{reason}, for the second time"
-        evaluation.escalate(task, again, fix, resume_as=Status.IN_PROGRESS)
+        evaluation.escalate(task, again, fix, resume_as=Step.FIXING)
     else:
-        evaluation.move(task, Status.IN_PROGRESS, reason)
+        evaluation.move(task, Step.FIXING, reason)
         evaluation.start(task, fix)
 
 
@@ -261,7 +261,7 @@ def _continue_after_return(evaluation: Evaluation, task: Task, pull: PullSnapsho
     if task.status in (Status.IN_PROGRESS, Status.IN_REVIEW) and change.pushed:
         evaluation.stop_work(task, f"pull request #{pull.number} was closed with the task")
         change.head = change.pushed
-        evaluation.move(task, Status.IN_PROGRESS, "goes on with what its branch has")
+        evaluation.move(task, Step.PUBLISHING, "goes on with what its branch has")
         open_pull(evaluation, task)
 
 
@@ -323,7 +323,7 @@ def resume_with_fix(evaluation: Evaluation, task: Task, review: ReviewSnapshot) 
 
 
 def _release(evaluation: Evaluation, task: Task, fix: Work | None, who: str) -> None:
-    task.escalation.resume(fix, Status.IN_PROGRESS if fix else Status.IN_REVIEW)
+    task.escalation.resume(fix, Step.FIXING if fix else Step.REVIEW_QUEUED)
     evaluation.release(task, who)
 
 
@@ -392,7 +392,7 @@ def restart_fix(evaluation: Evaluation, task: Task, review: ReviewSnapshot) -> N
     reason = f"{review.author} asked for changes"
     evaluation.stop_work(task, reason)
     requests = (details_of(review), work.reason if work.role == "fix" else "")
-    evaluation.move(task, Status.IN_PROGRESS, reason_of(review))
+    evaluation.move(task, Step.FIXING, reason_of(review))
     request = "\n\n".join(filter(None, requests))
     evaluation.start_again(task, work, reason, role="fix", reason=request)
 
@@ -404,7 +404,7 @@ def pull_shows_head(evaluation: Evaluation, task: Task) -> PullSnapshot | None:
 
 def enter_review(evaluation: Evaluation, task: Task, pull: PullSnapshot) -> None:
     """Let the change be verified and reviewed."""
-    evaluation.move(task, Status.IN_REVIEW, f"pull request #{pull.number} is open")
+    evaluation.move(task, Step.REVIEW_QUEUED, f"pull request #{pull.number} is open")
 
 
 def changes_requested(evaluation: Evaluation, task: Task) -> ReviewSnapshot | None:

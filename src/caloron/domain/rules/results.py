@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple
 
 import msgspec
@@ -13,13 +13,18 @@ from caloron.domain.model.feedback import Feedback, feedback_yaml, joined
 from caloron.domain.model.roles import ROLES, Role, WorkId
 from caloron.domain.model.snapshots import marker
 from caloron.domain.model.sprint import Unavailable
-from caloron.domain.model.status import Status, Step
-from caloron.domain.model.task import Task, Work
+from caloron.domain.model.status import Step
+from caloron.domain.model.task import Criterion, Task, Work
 from caloron.domain.reporting import forge_texts, work_log
 from caloron.domain.reporting.waiting import provider_of
 from caloron.domain.rules import merge_queue, post_merge_check
-from caloron.domain.rules.evaluation import STEP_BY_ROLE, Evaluation
-from caloron.domain.rules.verdicts import has_both, parse_verdict, send_back_or_escalate
+from caloron.domain.rules.evaluation import Evaluation
+from caloron.domain.rules.verdicts import (
+    has_both,
+    parse_criteria,
+    parse_verdict,
+    send_back_or_escalate,
+)
 from caloron.domain.rules.verification import (
     main_is_not_suspect,
     outcome_of,
@@ -30,9 +35,13 @@ from caloron.durations import Backoff
 
 _MAX_FAILURES = 2
 _MAX_TRIES = 2
+#: The summaries of these many rounds are kept besides the first.
+_MOST_LATER_ROUNDS = 4
 _LONGEST_REASON = 500
 #: For a provider that does not say how long to wait.
 _PROVIDER_BACKOFF = Backoff(60.0, 3600.0)
+#: After these results an agent has read its whole prompt.
+_ANSWERED = ("committed", "unchanged", "answered")
 _replace = msgspec.structs.replace
 
 
@@ -68,6 +77,9 @@ def work_ended(evaluation: Evaluation, fact: WorkEnded) -> None:
     task.work = None
     ended = Ended(task, work, fact, classify(fact))
     work_log.ended(task, fact.item, work_log.outcome_of(fact, ended.result), fact.head)
+    if ended.result.kind in _ANSWERED:
+        unread = task.conversation.unread
+        task.conversation.unread = tuple(c for c in unread if c not in fact.comments)
     if fact.session and ROLES[fact.role].writes_code:
         task.attempts.session = fact.session
     if fact.provider_error == "overflow":
@@ -132,15 +144,21 @@ def _retry(evaluation: Evaluation, ended: Ended) -> None:
 
 def _publish_commit(evaluation: Evaluation, ended: Ended) -> None:
     """Push the commit, and open a pull request unless one is open."""
-    ended.task.forgive()
-    ended.task.change.is_empty = False
-    publish(evaluation, ended.task, ended.fact.head)
+    task, fact = ended.task, ended.fact
+    task.forgive()
+    task.change.is_empty = False
+    if fact.role == "implement":
+        task.change.summaries = ()
+    if fact.summary:
+        first, later = task.change.summaries[:1], task.change.summaries[1:]
+        task.change.summaries = (*first, *later[-_MOST_LATER_ROUNDS + 1 :], fact.summary)
+    publish(evaluation, task, fact.head)
 
 
 def _verify_again(evaluation: Evaluation, ended: Ended) -> None:
     """Verify once more: a flaky test may have failed, which no change could fix."""
     task, reason = ended.task, "the fix round changed nothing: verified once more"
-    evaluation.move(task, Status.IN_REVIEW, reason)
+    evaluation.move(task, Step.VERIFYING, reason)
     evaluation.start_new(task, "verify", head=task.change.head, reason=reason, why=reason)
 
 
@@ -149,7 +167,7 @@ def _review_nothing(evaluation: Evaluation, ended: Ended) -> None:
     task = ended.task
     task.forgive()
     task.change.is_empty, task.change.head = True, ended.fact.head
-    evaluation.move(task, Status.IN_REVIEW, "the agent found nothing to change")
+    evaluation.move(task, Step.REVIEW_QUEUED, "the agent found nothing to change")
 
 
 def publish(evaluation: Evaluation, task: Task, head: str, *, again: bool = False) -> None:
@@ -162,7 +180,7 @@ def publish(evaluation: Evaluation, task: Task, head: str, *, again: bool = Fals
         change.pushed, change.repushes = "", change.repushes + 1
     old = change.pushed or (f"again-{change.repushes}" if again else "new")
     change.head, task.merge.stale_merges = head, 0
-    evaluation.move(task, Status.IN_PROGRESS)
+    evaluation.move(task, Step.PUBLISHING)
     pull = evaluation.state.pull_of(task)
     is_open = pull is not None and pull.state == "open"
     evaluation.do(
@@ -180,6 +198,7 @@ def publish(evaluation: Evaluation, task: Task, head: str, *, again: bool = Fals
 
 
 def open_pull(evaluation: Evaluation, task: Task) -> None:
+    task.log.described = forge_texts.change_digest(task)
     evaluation.do(
         OpenPull(
             key=forge_texts.pull_key(evaluation.sprint.id, task.id, task.links.generation),
@@ -223,22 +242,30 @@ def _clear_request(evaluation: Evaluation, ended: Ended) -> str | None:
     """Return the request of a clear verdict, empty for an approval; None: the work runs again."""
     task, work, fact, _ = ended
     request = parse_verdict(fact.answer)
+    criteria = parse_criteria(fact.answer, task.plan.acceptance)
     task.forgive()
-    if request is None:
-        _ask_again(evaluation, ended)
+    unmet = [criterion for criterion in criteria if not criterion.met]
+    if request is None or (unmet and not request):
+        _ask_again(evaluation, ended, unmet)
         return None
     if not request and work.edits != task.conversation.edits:
         # The approval is about a text of the task that was changed since.
         evaluation.start_again(task, work, "the text of the task was changed")
         return None
+    task.review.criteria, task.review.criteria_head = criteria, work.head
     return request
 
 
-def _ask_again(evaluation: Evaluation, ended: Ended) -> None:
+def _ask_again(evaluation: Evaluation, ended: Ended, unmet: Sequence[Criterion]) -> None:
     """Ask once more after an unclear verdict, which is never an approval."""
     task, work, fact, _ = ended
-    problem = "it holds both verdicts" if has_both(fact.answer) else fact.last_line
-    reason = f"no clear verdict in the {work.role}'s answer: {problem or 'it was empty'}"
+    if has_both(fact.answer):
+        problem = "it holds both verdicts"
+    elif unmet and parse_verdict(fact.answer) is not None:
+        problem = f"it approves, and says that criterion {unmet[0].number} is not met"
+    else:
+        problem = fact.last_line or "it was empty"
+    reason = f"no clear verdict in the {work.role}'s answer: {problem}"
     work = _replace(work, previous_failure=reason)
     if work.tries < _MAX_TRIES:
         evaluation.start(task, _replace(work, tries=work.tries + 1), reason)
@@ -276,7 +303,7 @@ def _explanation(answer: str) -> str:
 def _resolve(evaluation: Evaluation, ended: Ended) -> None:
     """Have an agent resolve the conflict with main."""
     task, files = ended.task, ended.result.reason
-    evaluation.move(task, Status.IN_PROGRESS, f"conflict with main in {files}")
+    evaluation.move(task, Step.RESOLVING, f"conflict with main in {files}")
     evaluation.start_new(task, "resolve", head=task.change.head, reason=files)
 
 
@@ -345,11 +372,11 @@ def _any(_ended: Ended) -> bool:
 
 
 _STEPS: dict[Role, Set[Step]] = {
-    **{role: {step} for role, step in STEP_BY_ROLE.items()},
+    **{role: {spec.step} for role, spec in ROLES.items() if spec.step},
     "verify": {Step.VERIFYING, Step.MERGE_VERIFYING},
 }
-_WRITING = _STEPS["implement"] | _STEPS["fix"] | _STEPS["resolve"]
-_JUDGING = _STEPS["review"] | _STEPS["check"]
+_WRITING = {spec.step for spec in ROLES.values() if spec.step and spec.writes_code}
+_JUDGING = {spec.step for spec in ROLES.values() if spec.step and spec.gives_verdict}
 _WORKING = _WRITING | _JUDGING | _STEPS["verify"]
 
 #: What follows from the end of work; the first row whose result matches is applied.
@@ -360,7 +387,14 @@ RESULTS: tuple[ResultRule, ...] = (
         _STEPS["verify"],
         _any,
         _judge_verification,
-        {Step.REVIEW_QUEUED, Step.MERGE_QUEUED, Step.FIXING, Step.MAIN_SUSPECT, Step.ESCALATED},
+        {
+            Step.REVIEW_QUEUED,
+            Step.AWAITING_APPROVAL,
+            Step.MERGE_QUEUED,
+            Step.FIXING,
+            Step.MAIN_SUSPECT,
+            Step.ESCALATED,
+        },
     ),
     ResultRule(_WRITING | _JUDGING, _failed_agent, _retry, {Step.ESCALATED}),
     ResultRule(_STEPS["check"], _any, _judge_check, {Step.DONE, Step.ESCALATED}),

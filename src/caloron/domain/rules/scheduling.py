@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caloron.domain.model.status import HOLDS_DEPENDENTS, SETTLED, Status
+from caloron.domain.model.status import HOLDS_DEPENDENTS, SETTLED, Status, Step
 from caloron.domain.model.task import Task
 from caloron.domain.rules import post_merge_check, verification
 from caloron.domain.rules.evaluation import Evaluation
@@ -24,8 +24,8 @@ def dependency_held(evaluation: Evaluation, task: Task) -> list[Task]:
 def block(evaluation: Evaluation, task: Task, blocking: list[Task]) -> None:
     """Block the task."""
     if task.status is Status.READY:
-        evaluation.move(task, Status.PENDING)
-    evaluation.move(task, Status.BLOCKED, f"held by {', '.join(d.id for d in blocking)}")
+        evaluation.move(task, Step.WAITING)
+    evaluation.move(task, Step.BLOCKED, f"held by {', '.join(d.id for d in blocking)}")
 
 
 def no_dependency_held(evaluation: Evaluation, task: Task) -> bool:
@@ -35,7 +35,7 @@ def no_dependency_held(evaluation: Evaluation, task: Task) -> bool:
 
 def unblock(evaluation: Evaluation, task: Task, _matched: bool) -> None:
     """Let the task wait for its dependencies again."""
-    evaluation.move(task, Status.PENDING, "no longer held")
+    evaluation.move(task, Step.WAITING, "no longer held")
 
 
 def dependencies_done(evaluation: Evaluation, task: Task) -> bool:
@@ -45,7 +45,7 @@ def dependencies_done(evaluation: Evaluation, task: Task) -> bool:
 
 def make_ready(evaluation: Evaluation, task: Task, _matched: bool) -> None:
     """Let the task wait for a slot."""
-    evaluation.move(task, Status.READY, "dependencies are done" if task.plan.depends_on else "")
+    evaluation.move(task, Step.READY, "dependencies are done" if task.plan.depends_on else "")
 
 
 def start_ready(evaluation: Evaluation) -> None:
@@ -66,7 +66,7 @@ def start_ready(evaluation: Evaluation) -> None:
         if task.links.issue is None:
             free -= evaluation.has_effects(task)
         elif task.change.head:
-            evaluation.move(task, Status.IN_PROGRESS, "goes on with what its branch has")
+            evaluation.move(task, Step.PUBLISHING, "goes on with what its branch has")
             if task.links.pull is None:
                 open_pull(evaluation, task)
         elif free > 0:
@@ -88,19 +88,24 @@ def _moves_by_itself(evaluation: Evaluation, task: Task) -> bool:
 
 
 def _start(evaluation: Evaluation, task: Task) -> None:
-    evaluation.move(task, Status.IN_PROGRESS)
-    evaluation.start_new(task, "check" if task.plan.kind == "check" else "implement")
+    is_check = task.plan.kind == "check"
+    evaluation.move(task, Step.CHECKING if is_check else Step.IMPLEMENTING)
+    evaluation.start_new(task, "check" if is_check else "implement")
     evaluation.add_label(task, "assigned")
 
 
 def needs_person(evaluation: Evaluation, task: Task) -> bool:
-    """True if the task is settled, or if it waits for a merge that only a person can release."""
+    """True if the task is over, or if it cannot move before a person acts."""
     if task.status is Status.DONE and task.merge.unverified:
         # It is being reverted.
         return False
+    if task.step is Step.WAITING:
+        begun = (d for d in _dependencies(evaluation, task) if d.status is not Status.DONE)
+        return any(needs_person(evaluation, dependency) for dependency in begun)
     stuck = (
         task.status is Status.IN_REVIEW
         and not task.work
         and post_merge_check.is_stuck(evaluation.state)
     )
-    return task.status in SETTLED or stuck or verification.waits_for_main(evaluation.sprint, task)
+    awaits = task.status in SETTLED or task.step is Step.AWAITING_APPROVAL
+    return awaits or stuck or verification.waits_for_main(evaluation.sprint, task)

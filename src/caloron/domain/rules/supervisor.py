@@ -17,6 +17,11 @@ from caloron.domain.rules.evaluation import Decision, Evaluation, decide
 _LADDER = ("probe", "restart", "escalate_human")
 
 
+def step_after(interventions: int) -> str:
+    """Return the step of the ladder after so many interventions."""
+    return _LADDER[min(interventions, len(_LADDER) - 1)]
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The longest silence and run of an agent, and its time to answer a probe."""
 
@@ -85,7 +90,7 @@ def _next_step(state: State, health: Health, limits: Limits, now: float) -> str:
     count, last = task.supervision.interventions, task.supervision.intervened_at
     if last and now - last < limits.grace_s:
         return ""
-    return _LADDER[min(count, len(_LADDER) - 1)]
+    return step_after(count)
 
 
 def _at_work(state: State, health: Health) -> Task | None:

@@ -7,8 +7,9 @@ forms contradicts itself and is unclear.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -21,8 +22,8 @@ from caloron.domain.model.snapshots import (
     without_markers,
 )
 from caloron.domain.model.sprint import Sprint, is_ours
-from caloron.domain.model.status import Status
-from caloron.domain.model.task import Task
+from caloron.domain.model.status import Step
+from caloron.domain.model.task import Criterion, Task
 
 if TYPE_CHECKING:
     from caloron.domain.rules.evaluation import Evaluation
@@ -49,11 +50,49 @@ def parse_verdict(answer: str) -> str | None:
     return None
 
 
-class ReviewPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How many approvals a head needs, and whose verdicts count."""
+_BOX = re.compile(r"[\s>*-]*(?:(\d{1,3})[.):]*\s+)?\[([ xX])\]\s*(.*)")
+_NUMBER = re.compile(r"(?:criterion )?[#(*]*(\d{1,3})\b[.):*]*", re.IGNORECASE)
+#: Also the dashes of typographers.
+_AROUND = " \t*_-:.,;\u2013\u2014"
+_LONGEST_REASON = 300
 
-    #: Each from another author.
-    approvals: int = 1
+
+def parse_criteria(answer: str, acceptance: Sequence[str]) -> tuple[Criterion, ...]:
+    """Return a reviewer's answers about the criteria, `[x] 1: reason`; of two the last counts.
+
+    The number may stand before the box, or the words of the criterion in its place. A box that is
+    neither ticked nor explained may be a copy of the list.
+    """
+    answers: dict[int, Criterion] = {}
+    for before, box, text in (m.groups() for m in map(_BOX.fullmatch, answer.splitlines()) if m):
+        words = next((words for words in acceptance if words and text.startswith(words)), "")
+        after = None if words or before else _NUMBER.match(text)
+        number = acceptance.index(words) + 1 if words else int(before or (after[1] if after else 0))
+        reason = text.removeprefix(after[0] if after else words).strip(_AROUND)[:_LONGEST_REASON]
+        if 0 < number <= len(acceptance) and (box != " " or reason):
+            answers[number] = Criterion(number=number, met=box != " ", reason=reason)
+    return tuple(answers[number] for number in sorted(answers))
+
+
+class Ruling(NamedTuple):
+    """What the reviews of a head decide."""
+
+    #: The last verdict that counts.
+    last: ReviewSnapshot | None
+    #: How many people still have to approve.
+    missing: int
+
+    @property
+    def decisive(self) -> ReviewSnapshot | None:
+        """The last verdict; None while approvals are missing."""
+        return None if self.missing else self.last
+
+
+class ReviewPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose approvals a merge needs, and which verdicts count."""
+
+    #: As many people have to approve; with 0, the approval of our reviewer is enough, too.
+    people: int = 0
     #: Reviews with another verdict are remarks.
     verdicts: tuple[Verdict, ...] = ("approved", "changes_requested")
 
@@ -65,39 +104,48 @@ class ReviewPolicy(msgspec.Struct, frozen=True, kw_only=True):
             return task is None or marker_key(review.body) not in task.review.voided
         return review.trusted
 
-    def deciding_verdict(
+    def judge(
         self,
         sprint: Sprint,
         task: Task | None,
         reviews: Iterable[ReviewSnapshot],
         pull: int,
         head: str,
-    ) -> ReviewSnapshot | None:
-        """Return the last verdict on a head; None while approvals are missing.
-
-        Approvals by command count like reviews on the forge.
-        """
-        by_command = [task.review.approval] if task and task.review.approval else []
+    ) -> Ruling:
+        """Return what the reviews of a head decide; approvals by command are reviews, too."""
+        by_command = task.review.approvals if task else ()
         counted = [
             review
             for review in (*reviews, *by_command)
             if (review.pull, review.head) == (pull, head) and self.counts(sprint, task, review)
         ]
         last = latest(sprint, counted)
-        if last is None or last.verdict != "approved":
-            return last
-        by_author = {review.author: review for review in sorted(counted, key=_order)}
-        approving = [review for review in by_author.values() if review.verdict == "approved"]
-        return last if len(approving) >= self.approvals else None
+        if last and last.verdict == "changes_requested":
+            return Ruling(last, 0)
+        by_author: dict[str, list[ReviewSnapshot]] = {}
+        for review in counted:
+            if not is_ours(sprint, review):
+                by_author.setdefault(review.author, []).append(review)
+        # The last verdict of each person counts.
+        words = [latest(sprint, reviews) for reviews in by_author.values()]
+        approving = sum(word is not None and word.verdict == "approved" for word in words)
+        return Ruling(last, max(0, self.people - approving))
 
 
-POLICY = ReviewPolicy()
+def policy_of(sprint: Sprint, task: Task | None) -> ReviewPolicy:
+    """Return the policy for the change of a task; a task can only ask for more."""
+    by_task = task is not None and task.plan.require_human_review
+    return ReviewPolicy(people=int(sprint.settings.rules.require_human_review or by_task))
 
 
 def last_word(evaluation: Evaluation, task: Task, pull: PullSnapshot) -> ReviewSnapshot | None:
     """Return the verdict that decides about the current head."""
-    reviews = evaluation.reviews_of(pull.number)
-    return POLICY.deciding_verdict(evaluation.sprint, task, reviews, pull.number, pull.head)
+    return _ruling(evaluation, task, pull).decisive
+
+
+def _ruling(evaluation: Evaluation, task: Task, pull: PullSnapshot) -> Ruling:
+    reviews, policy = evaluation.reviews_of(pull.number), policy_of(evaluation.sprint, task)
+    return policy.judge(evaluation.sprint, task, reviews, pull.number, pull.head)
 
 
 def _order(review: ReviewSnapshot) -> tuple[int, int]:
@@ -125,12 +173,23 @@ def latest(sprint: Sprint, reviews: Iterable[ReviewSnapshot]) -> ReviewSnapshot 
 
 
 def approved_head(evaluation: Evaluation, task: Task) -> str:
-    """Return the head that may be merged, if the last verdict on it is an approval."""
+    """Return the head that may be merged: the last verdict is an approval, and none is missing."""
+    ruling = _ruling_of_head(evaluation, task)
+    approved = ruling and ruling.decisive and ruling.decisive.verdict == "approved"
+    return task.change.head if approved else ""
+
+
+def awaits_approval(evaluation: Evaluation, task: Task) -> bool:
+    """True if the head was approved, and approvals of people are missing."""
+    ruling = _ruling_of_head(evaluation, task)
+    return ruling is not None and ruling.last is not None and ruling.missing > 0
+
+
+def _ruling_of_head(evaluation: Evaluation, task: Task) -> Ruling | None:
     pull = evaluation.state.pull_of(task)
     if pull is None or pull.state != "open" or pull.head != task.change.head:
-        return ""
-    review = last_word(evaluation, task, pull)
-    return pull.head if review and review.verdict == "approved" else ""
+        return None
+    return _ruling(evaluation, task, pull)
 
 
 def take_back(evaluation: Evaluation, task: Task) -> None:
@@ -141,7 +200,7 @@ def take_back(evaluation: Evaluation, task: Task) -> None:
         if is_ours(evaluation.sprint, review)
     }
     task.review.voided = tuple(sorted({*task.review.voided, *ours, task.review.last_key} - {""}))
-    task.review.posted_for = ""
+    task.review.posted_for = task.review.criteria_head = ""
     if task.merge.merging and not approved_head(evaluation, task):
         task.merge.merging = ""
 
@@ -185,10 +244,10 @@ def send_back_or_escalate(
         log=verified.log if verified else "",
         onto_main=red or onto_main,
     )
-    rounds = evaluation.sprint.settings.max_fix_rounds
+    rounds = evaluation.sprint.settings.rules.max_fix_rounds
     if len(task.review.rejected) > rounds:
         reason = f"not approved after {rounds} fix rounds: {reason}"
-        evaluation.escalate(task, reason, fix, resume_as=Status.IN_PROGRESS)
+        evaluation.escalate(task, reason, fix, resume_as=Step.FIXING)
         return
-    evaluation.move(task, Status.IN_PROGRESS, reason)
+    evaluation.move(task, Step.FIXING, reason)
     evaluation.start(task, fix)

@@ -58,7 +58,13 @@ RUNNING = OPEN - {Step.ESCALATED}
 NOT_STARTED = frozenset({Step.WAITING, Step.BLOCKED, Step.READY})
 IN_REVIEW = frozenset(step for step in Step if step.status is Status.IN_REVIEW)
 #: In review, and nothing is under way for the task.
-IDLE = {Step.REVIEW_QUEUED, Step.POSTING_VERDICT, Step.MERGE_QUEUED, Step.WAITING_FOR_CI}
+IDLE = {
+    Step.REVIEW_QUEUED,
+    Step.POSTING_VERDICT,
+    Step.AWAITING_APPROVAL,
+    Step.MERGE_QUEUED,
+    Step.WAITING_FOR_CI,
+}
 AFTER_MERGE = {Step.MERGED_UNVERIFIED, Step.REVERTING, Step.REVERTED}
 #: A head that is in review: it waits, or it was approved or answered already.
 HEAD_IN_REVIEW = IDLE | {Step.PUBLISHING}
@@ -68,7 +74,7 @@ PEOPLE: tuple[Rule[Any], ...] = (
     Rule(ALL - {Step.DONE}, pulls.pull_merged, pulls.complete, {Step.DONE}),
     # An edit of the text takes our approval back.
     Rule(ALL, always, pulls.observe, IDLE),
-    Rule(ALL, commands.command_given, commands.obey, ALL),
+    Rule(ALL, commands.commented, commands.obey, ALL),
     Rule(NOT_STARTED, labels.label_removed, labels.remove_task, {Step.CANCELLED}),
     Rule({Step.CANCELLED}, labels.label_restored, labels.restore_task, {Step.WAITING}),
     Rule(OPEN, pulls.issue_closed, pulls.cancel, {Step.CANCELLED}),
@@ -121,7 +127,7 @@ REVIEW: tuple[Rule[Any], ...] = (
     ),
     Rule(IDLE, queue.change_missing, queue.escalate_missing, {Step.ESCALATED}),
     Rule(
-        {Step.REVIEW_QUEUED, Step.POSTING_VERDICT},
+        {Step.REVIEW_QUEUED, Step.POSTING_VERDICT, Step.AWAITING_APPROVAL},
         queue.not_verified,
         queue.start_verification,
         {Step.VERIFYING},
@@ -133,6 +139,7 @@ REVIEW: tuple[Rule[Any], ...] = (
         {Step.MERGE_VERIFYING},
     ),
     Rule(IDLE, queue.not_reviewed, queue.start_review, {Step.REVIEWING}),
+    Rule({Step.AWAITING_APPROVAL}, queue.not_asked, queue.ask_for_approval),
 )
 
 #: Tasks share main and the slots: these rules look at all of them at once.
@@ -163,7 +170,7 @@ def _one_pass(evaluation: Evaluation) -> None:
         follow(evaluation, rules)
     for rule in QUEUES:
         evaluation.apply("", rule.do)
-        evaluation.set_steps()
+        evaluation.update_steps()
 
 
 def follow(evaluation: Evaluation, rules: tuple[Rule[Any], ...]) -> None:
@@ -178,7 +185,7 @@ def follow(evaluation: Evaluation, rules: tuple[Rule[Any], ...]) -> None:
 def _follow_task(evaluation: Evaluation, task: Task, rules: tuple[Rule[Any], ...]) -> bool:
     """Apply the first rule that changes the task, again and again; True if one did."""
     for count in range(_MAX_PASSES):
-        task.step = evaluation.step_of(task)
+        evaluation.update_step(task)
         if not any(_apply(evaluation, task, rule) for rule in rules if task.step in rule.steps):
             return count > 0
     raise _never_settles(task.id, evaluation.applied[-1].rule.do)
@@ -191,9 +198,9 @@ def _apply(evaluation: Evaluation, task: Task, rule: Rule[Any]) -> bool:
         return False
     before, acted = task.copy(), len(evaluation.actions)
     evaluation.apply(task.id, rule.do, task, matched)
+    evaluation.update_step(task)
     if task == before and len(evaluation.actions) == acted:
         return False
-    task.step = evaluation.step_of(task)
     evaluation.applied.append(AppliedRule(rule, before.step, task.step))
     return True
 

@@ -18,7 +18,7 @@ from caloron.domain.model.sprint import State
 from caloron.domain.model.task import Task
 from caloron.domain.rules.people.commands import new_objections
 from caloron.domain.rules.people.labelled_issues import read_text
-from caloron.domain.rules.verdicts import POLICY
+from caloron.domain.rules.verdicts import policy_of
 from caloron.errors import (
     ChecksFailed,
     ForgeError,
@@ -75,9 +75,12 @@ class MergeGate:
             self._look_at_issue(state, task.links.issue)
             self._look_at_comments(task)
         reviews = self.forge.reviews(effect.pull)
-        last = POLICY.deciding_verdict(state.sprint, task, reviews, effect.pull, effect.head)
-        if last is not None and last.verdict == "changes_requested":
-            raise StaleHead(f"{last.author} asked for changes in {name}")
+        policy = policy_of(state.sprint, task)
+        ruling = policy.judge(state.sprint, task, reviews, effect.pull, effect.head)
+        if ruling.last is not None and ruling.last.verdict == "changes_requested":
+            raise StaleHead(f"{ruling.last.author} asked for changes in {name}")
+        if ruling.missing and task and not task.merge.unverified:
+            raise StaleHead(f"{name} waits for the approval of a person")
 
     def _look_at_issue(self, state: State, number: int) -> None:
         known = state.objects.get(f"issue:{number}")
@@ -123,7 +126,7 @@ def verified_merge(mirror: Mirror, effect: Merge, message: str) -> str:
     """The commit whose tree was verified, as the effect describes it; empty if there is none."""
     if not (effect.tree and mirror.has(effect.base) and mirror.has(effect.head)):
         return ""
-    merged = mirror.merge(effect.base, effect.head, message)
+    merged = mirror.merge(effect.base, effect.head, message, style=effect.style)
     return merged.commit if isinstance(merged, Merged) and merged.tree == effect.tree else ""
 
 
@@ -217,6 +220,9 @@ def bring_back(mirror: Mirror, effect: MakeRevert, head: str) -> str:
 def before_merge(repository: Repository, merge: LandedMerge | MakeRevert) -> str:
     """Return main as it was before the merge, for each way in which a forge merges."""
     commit, parents = merge.commit, repository.parents(merge.commit)
+    if len(parents) == 1 and _is_as_verified(repository, merge):
+        # Squashed or rebased onto exactly this main.
+        return merge.base
     if len(parents) > 1 or repository.subject(commit) == first_line(merge.merged_as):
         return parents[0]
     if commit == merge.head:
@@ -225,6 +231,14 @@ def before_merge(repository: Repository, merge: LandedMerge | MakeRevert) -> str
     # Rebased: as many commits as the change has are new on main.
     start = repository.merge_base(commit, merge.head)
     return repository.resolve(f"{commit}~{max(1, repository.commits_ahead(start, merge.head))}")
+
+
+def _is_as_verified(repository: Repository, merge: LandedMerge | MakeRevert) -> bool:
+    """True if the merge made of the expected main what was verified."""
+    if not (merge.base and repository.has(merge.base) and repository.has(merge.head)):
+        return False
+    tree, conflicts = repository.merge_tree(merge.base, merge.head)
+    return conflicts is None and tree == repository.tree(merge.commit)
 
 
 def first_line(message: str) -> str:

@@ -150,9 +150,7 @@ class _Checker:
             self.errors.append(CheckError(message, path=path, expected=wanted, found=found))
 
     def _stage(self, node: Stage, produced: NType, path: str) -> Signature:
-        stage = self._catalogue.get(node.id)
-        if stage is None:
-            return self._refuse(f"the stage {node.id} is not in the catalogue", path)
+        stage = self._catalogue[node.id]
         expected = remaining_input(stage.input, node.config)
         self._edge(produced, expected, path)
         if node.config and self._strict:

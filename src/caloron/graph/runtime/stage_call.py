@@ -103,9 +103,7 @@ class RunContext:
 
     def call_stage(self, node: Stage, input: Value, path: str, frame: Frame) -> Value:
         """Return the answer of the stage of a node."""
-        stage = self.prepared.catalogue.get(node.id)
-        if stage is None:
-            raise StageMissing("this stage is not in the catalogue", path=path, stage_id=node.id)
+        stage = self.prepared.catalogue[node.id]
         if node.config is not None:
             input = Value(with_config(stage, node.config, input.value))
         return StageCall(self, self._runner, stage, input, path, frame).answer()

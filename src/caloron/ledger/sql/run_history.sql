@@ -20,7 +20,8 @@ SELECT count(*) FROM events WHERE type = 'engine_lost' AND json_extract(payload,
 -- name: waiting
 SELECT id, number, data FROM sprints s
 WHERE phase <> 'ended' OR json_extract(CAST(data AS TEXT), '$.planning.failure') <> ''
-   OR EXISTS (SELECT 1 FROM tasks t WHERE t.sprint = s.id AND t.status = 'Escalated')
+   OR EXISTS (SELECT 1 FROM tasks t WHERE t.sprint = s.id AND (t.status = 'Escalated'
+              OR json_extract(CAST(t.data AS TEXT), '$.step') = 'awaiting_approval'))
 ORDER BY number
 -- name: merging
 SELECT id FROM sprints s

@@ -111,3 +111,9 @@ CREATE TEMP TABLE records (sprint, made_by, data)
 SELECT data FROM sprints ORDER BY id = :running DESC, number DESC LIMIT 1
 -- name: light_tasks
 SELECT data FROM tasks WHERE sprint = :sprint ORDER BY position
+-- name: sprint_names
+SELECT number FROM sprints ORDER BY number DESC
+-- name: task_names
+-- The tasks of the last sprint.
+SELECT id FROM tasks WHERE sprint = (SELECT id FROM sprints ORDER BY number DESC LIMIT 1)
+ORDER BY position

@@ -33,38 +33,30 @@ _DIARY = 20
 _CYCLES = 20
 
 
-@group(invoke_without_command=True, project=True)
+@group(
+    invoke_without_command=True,
+    project=True,
+    examples=["caloron agents", "caloron agents show reviewer-1"],
+)
 @click.pass_context
 def agents(context: click.Context, project: str | None) -> Answer | None:
-    """List the agents of the project, or show one (bare `agents` lists).
-
-    Examples:
-      caloron agents
-      caloron agents show reviewer-1
-    """
+    """List the agents of the project, or show one (bare `agents` lists)."""
     return _list(project) if context.invoked_subcommand is None else None
 
 
-@agents.command("list", project=True)
+@agents.command("list", project=True, examples=["caloron agents list"])
 def list_agents(project: str | None) -> Answer:
-    """List the agents: their tasks, attempts, review rounds, time and cost.
-
-    Example:
-      caloron agents list --output table
-    """
+    """List the agents: their tasks, attempts, review rounds, time and cost."""
     return _list(project)
 
 
-@agents.command(project=True)
+@agents.command(project=True, examples=["caloron agents show fix-login"])
 @click.argument("name")
 def show(name: str, project: str | None) -> Answer:
     """Show one agent: each piece of work it did, its last cycles, its queue, diary and retros.
 
     The last part opens the agent's next prompt. The ledger is right where the agent's folder
     differs from it: that is reported, and `caloron state verify --repair` exports it again.
-
-    Example:
-      caloron agents show fix-login
     """
     paths = find_project(project)
     versions = _imported(paths).get(name, [])

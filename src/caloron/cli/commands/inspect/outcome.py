@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from caloron.cli import output
-from caloron.cli.app import Answer, attributes, command, named_sprint, sprint_option
+from caloron.cli.app import Answer, attributes, command, named_sprint, sprint_argument
 from caloron.cli.format import counted, dollars
 from caloron.cli.project_view import as_data, imported_sprint, read_ledger
 from caloron.cli.render import Item, Page, Section, as_text, unmarked
@@ -38,15 +38,10 @@ from caloron.ledger.locate import ProjectPaths, find_project
 from caloron.ledger.projects import load_project
 
 
-@command(project=True)
+@command(project=True, examples=["caloron show 3", "caloron show shop-3 --output json"])
 @click.argument("sprint", callback=named_sprint)
 def show(sprint: str, project: str | None) -> Answer:
-    """Show SPRINT, by its id or its number, with each of its tasks.
-
-    Examples:
-      caloron show 3
-      caloron show shop-3 --output json
-    """
+    """Show SPRINT, by its id or its number, with each of its tasks."""
     data = _imported(find_project(project), sprint)
     if data is None:
         with read_ledger(project, sprint) as (_, connection):
@@ -142,14 +137,9 @@ def _row(task: dict[str, Any]) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-@command(project=True)
+@command(project=True, examples=["caloron metrics", "caloron metrics --output json"])
 def metrics(project: str | None) -> Answer:
-    """Show the numbers of the ended sprints, and how the last one compares.
-
-    Examples:
-      caloron metrics
-      caloron metrics --output json
-    """
+    """Show the numbers of the ended sprints, and how the last one compares."""
     paths = find_project(project)
     records: list[SprintRecord] = []
     if paths.ledger.exists():
@@ -272,17 +262,13 @@ def _metrics_page(data: dict[str, Any]) -> Page:
     )
 
 
-@command(project=True)
-@sprint_option("The sprint: id or number (default: the last one).")
+@command(project=True, examples=["caloron retro", "caloron retro 3 --output json"])
+@sprint_argument
 def retro(sprint: str | None, project: str | None) -> Answer:
-    """Show the retro of the last sprint: numbers, trends, improvements, feedback.
+    """Show the retro of the last sprint (or SPRINT): numbers, trends, improvements, feedback.
 
     It is computed from the ledger; each sprint that ends also writes it to
     `workspace/retro_report.md` of the project.
-
-    Examples:
-      caloron retro
-      caloron retro --sprint 3 --output json
     """
     with read_ledger(project, sprint) as (_, connection):
         figures = run_history.figures_of(

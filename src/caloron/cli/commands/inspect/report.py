@@ -67,7 +67,14 @@ class _Sprint(NamedTuple):
     now: float
 
 
-@command(project=True)
+@command(
+    project=True,
+    examples=[
+        "caloron report",
+        "caloron report 3 --format html > report.html",
+        "caloron report --output json",
+    ],
+)
 @sprint_argument
 @click.option(
     "--format",
@@ -81,11 +88,6 @@ def report(sprint: str | None, form: str, project: str | None) -> Answer:
     """Show the report of the last sprint (or of SPRINT: its id or number).
 
     What was merged, what waits for you and the commands for it, its cost, and its problems.
-
-    Examples:
-      caloron report
-      caloron report 3 --format html > report.html
-      caloron report --output json
     """
     with project_view.read_ledger(project, sprint) as (paths, connection):
         name = run_history.find_sprint(connection, sprint or "")
@@ -136,7 +138,7 @@ def _report_data(reported: _Sprint) -> dict[str, Any]:
         "problems": _problems(reported),
         "agents": project_view.as_data(agent_kpis(state, runs)),
         "kpis": project_view.as_data(compute_kpis(state, runs, reported.now)),
-        "bring": project_view.take_command(load_project(paths.name), state, flags),
+        "bring": project_view.apply_command(load_project(paths.name), state, flags),
     }
 
 
@@ -169,6 +171,7 @@ def _task(
         task,
         *("id", "title", "status", "why", "issue_number", "pr_number", "issue_url", "pr_url"),
         *("pr_state", "pr_command", "merge_commit", "diff", "verification", "verify_log"),
+        *("verify_summary", "summaries", "criteria"),
         *("reviews", "review_rounds", "runs", "agent_s", "elapsed_s", "cost_usd", "tokens"),
         "interventions",
         why=_why(state, task, runs, running=is_active) or task.reason,
@@ -302,6 +305,7 @@ def _page(reported: _Sprint, data: dict[str, Any]) -> Page:
         sections=[
             Section("In short", items=[Item(line) for line in _in_short(data, kpis)]),
             Section("Done", rows=[_HEAD, *(_done_row(t) for t in merged)], items=commands),
+            Section("Changes", items=[_change(t) for t in merged if t["summaries"]]),
             Section("Waits for you", items=[_item(item) for item in _inbox(reported)]),
             Section("Not done", rows=[_LEFT, *(_left_row(t) for t in others)]),
             Section(
@@ -364,6 +368,16 @@ def _done_row(task: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
+def _change(task: dict[str, Any]) -> Item:
+    """The description of a change by its agent, and the criteria as its reviewer ticked them."""
+    ticked = [
+        f"[{'x' if c['met'] else ' '}] {c['text']}{' (' + c['reason'] + ')' if c['reason'] else ''}"
+        for c in task["criteria"]
+    ]
+    lines = [line for text in task["summaries"] for line in text.splitlines() if line.strip()]
+    return Item(task["id"], printed=[*lines, *ticked])
+
+
 def _left_row(task: dict[str, Any]) -> tuple[str, ...]:
     return task["id"], task["title"], task["status"], task["why"], *_last_cells(task)
 
@@ -395,14 +409,9 @@ def _problem_item(problem: dict[str, Any]) -> Item:
     return Item(text, files=[problem["log"]] if problem["log"] else ())
 
 
-@command(project=True)
+@command(project=True, examples=["caloron inbox", "caloron inbox --output json"])
 def inbox(project: str | None) -> Answer:
-    """List what waits for you in every sprint of the project, newest first.
-
-    Examples:
-      caloron inbox
-      caloron inbox --output json
-    """
+    """List what waits for you in every sprint of the project, newest first."""
     paths, states, agents, numbers = find_project(project), [], [], {}
     if paths.ledger.exists():
         with project_view.read_ledger(project) as (_, connection):
@@ -440,7 +449,7 @@ def _to_take(paths: ProjectPaths, flags: str) -> list[InboxItem]:
         merged = run_history.merging_sprints(connection, 1)
         sprint = merged[0] if merged else run_history.find_sprint(connection)
     why = f"merged work is not in the branch that is checked out in {repository}"
-    return [InboxItem(kind="take", sprint=sprint, why=why, commands=(f"caloron take{flags}",))]
+    return [InboxItem(kind="apply", sprint=sprint, why=why, commands=(f"caloron apply{flags}",))]
 
 
 def _inbox_text(items: list[InboxItem]) -> str:

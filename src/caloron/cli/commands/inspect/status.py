@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from caloron.cli import output, project_view
-from caloron.cli.app import Answer, command
+from caloron.cli.app import Answer, Number, command
 from caloron.cli.format import local_time, one_line, utc
 from caloron.cli.render import aligned, cropped, screen_width
 from caloron.durations import span
@@ -37,14 +37,9 @@ _BASELINES = {
 }
 
 
-@command(project=True)
+@command(project=True, examples=["caloron status", "caloron status --output json"])
 def status(project: str | None) -> Answer:
-    """Show the project, its last sprint and each task of it.
-
-    Examples:
-      caloron status
-      caloron status --output json
-    """
+    """Show the project, its last sprint and each task of it."""
     if project is None and not locate.has_current_project():
         return _no_project()
     paths = locate.find_project(project)
@@ -59,7 +54,7 @@ def _no_project() -> Answer:
     if repository is not None:
         text = f'{repository} has no project yet. Create one: caloron sprint "<goal>"'
     if known:
-        switch = "" if repository else "caloron projects switch NAME, or "
+        switch = "" if repository else "caloron project switch NAME, or "
         text += f"\nOr choose one: {switch}--project NAME (known: {', '.join(known)})"
     data = {"active": None, "projects": len(known), "repository": str(repository or "")}
     return Answer(data, text)
@@ -246,15 +241,10 @@ def _phase(data: dict[str, Any]) -> str:
     return f"{project_view.WITHOUT_ENGINE if sprint['running'] else 'stopped'} (continue: {resume})"
 
 
-@command(project=True)
+@command(project=True, examples=["caloron why", "caloron why fix-login"])
 @click.argument("task", required=False)
 def why(task: str | None, project: str | None) -> Answer:
-    """Show what each unfinished task of the last sprint (or TASK alone) waits for.
-
-    Examples:
-      caloron why
-      caloron why fix-login
-    """
+    """Show what each unfinished task of the last sprint (or TASK alone) waits for."""
     # `status` does not need these, and has to start fast.
     from caloron.answers import log_lines
     from caloron.domain.reporting.explain import why as reason_of
@@ -311,22 +301,18 @@ def why(task: str | None, project: str | None) -> Answer:
     return Answer(data, lines or "Every task is done.")
 
 
-@command(project=True)
+@command(project=True, examples=["caloron history --limit 5"])
 @click.option(
     "--limit",
     "-n",
-    type=click.IntRange(1, 10**9),
+    type=Number(1, 10**9),
     metavar="N",
     default=20,
     show_default=True,
     help="Maximum number of sprints.",
 )
 def history(limit: int, project: str | None) -> Answer:
-    """List the sprints of the project, newest first.
-
-    Example:
-      caloron history --limit 5
-    """
+    """List the sprints of the project, newest first."""
     paths = locate.find_project(project)
     rows: list[dict[str, Any]] = []
     total, running = 0, (holder(paths.engine_lock) or {}).get("sprint", "")

@@ -15,7 +15,7 @@ import click
 
 from caloron.agents.clis.registry import line_formatter
 from caloron.answers import closing_words, feedback_in
-from caloron.cli.app import Answer, attributes, command, sprint_name, sprint_option
+from caloron.cli.app import TASK, Answer, Number, attributes, command, sprint_name, sprint_option
 from caloron.cli.format import one_line, utc
 from caloron.cli.project_view import require_ledger
 from caloron.cli.render import aligned, fitted
@@ -31,26 +31,22 @@ from caloron.ledger.run_history import find_sprint, runs_below, sprint_numbers
 _LONGEST_BLOCK = 100
 
 
-@command(project=True)
-@click.argument("task")
+@command(project=True, examples=["caloron logs fix-login", "caloron logs planner --tail 20"])
+@click.argument("task", type=TASK)
 @sprint_option("The sprint (default: the last one).")
 @click.option(
     "--tail",
-    type=click.IntRange(1, 1_000_000),
+    type=Number(1, 1_000_000),
     metavar="LINES",
     default=1000,
     show_default=True,
     help="At most this many lines of each log, from its end.",
 )
 def logs(task: str, sprint: str | None, tail: int, project: str | None) -> Answer:
-    """Show the output of the agents of TASK (`po` is the planner), oldest attempt first.
+    """Show the output of the agents of TASK (or of the `planner`), oldest attempt first.
 
     The feedback block at the end is left out: it is on the task's issue, and in the file that the
     heading names.
-
-    Examples:
-      caloron logs fix-login
-      caloron logs po --tail 20
     """
     paths = find_project(project)
     require_id(task, "task")
@@ -185,17 +181,16 @@ _EFFECTS = {
 _LONGEST = 200
 
 
-@command(project=True)
-@click.argument("task")
+@command(
+    project=True,
+    examples=["caloron trace fix-login", "caloron trace planner --sprint 3 --output json"],
+)
+@click.argument("task", type=TASK)
 @sprint_option("The sprint (default: the newest with that task).")
 def trace(task: str, sprint: str | None, project: str | None) -> Answer:
-    """Show every event of TASK in order (`po` is the planner).
+    """Show every event of TASK (or of the `planner`) in order.
 
     Moves, attempts with their time, reports and cost of agents, acts on the forge.
-
-    Examples:
-      caloron trace fix-login
-      caloron trace po --sprint 3 --output json
     """
     paths = find_project(project)
     require_id(task, "task")

@@ -12,17 +12,17 @@ import msgspec
 
 from caloron.agents.clis.registry import require_framework
 from caloron.agents.workspace.project_detection import ProjectCommands, apply_overrides, detect
-from caloron.cli.app import Answer, DryRun, group, planned
+from caloron.cli.app import SETTING, Answer, DryRun, group, planned
 from caloron.cli.format import local_time
 from caloron.cli.project_view import known_forge
 from caloron.cli.render import aligned
 from caloron.engine.forge.webhooks import refuse_unsigned
 from caloron.engine.runs.runtime import identity
 from caloron.engine.runs.sandbox_policy import TOKEN_VARIABLES, check_setting, refuse_passing_tokens
-from caloron.errors import CaloronError, NotFound, UsageError
+from caloron.errors import CaloronError, UsageError
 from caloron.git.mirror import Mirror
 from caloron.ledger.projects import Project, load_project, save_config
-from caloron.ledger.settings import ProjectConfig, parse_setting
+from caloron.ledger.settings import ProjectConfig, parse_setting, setting_name
 from caloron.ports import Remote
 from caloron.store import log
 from caloron.store.lock import holder
@@ -35,47 +35,45 @@ _PATHS = (
 )  # fmt: skip
 
 
-@group()
+@group(
+    examples=[
+        "caloron config list",
+        'caloron config set verify "python3 -m unittest"',
+        "caloron config set parallel 8",
+    ]
+)
 def config() -> None:
-    """Show and change the settings of a project.
-
-    Examples:
-      caloron config list
-      caloron config set verify "python3 -m unittest"
-      caloron config set parallel 8
-    """
+    """Show and change the settings of a project."""
 
 
-@config.command("get", project=True)
-@click.argument("key")
+@config.command("get", project=True, examples=["caloron config get verify"])
+@click.argument("key", type=SETTING)
 def get_setting(key: str, project: str | None) -> Answer:
-    """Print one setting.
-
-    Example:
-      caloron config get verify
-    """
-    loaded = load_project(project)
-    value, detected = _value(loaded, key), _detected(loaded)
+    """Print one setting."""
+    key, loaded = setting_name(key), load_project(project)
+    value, detected = getattr(loaded.config, key), _detected(loaded)
     data = {"key": key, "value": value, "detected": detected.get(key, "")}
     return Answer(data, _line_of(key, value, data["detected"]))
 
 
 @config.command(
-    "set", context_settings={"ignore_unknown_options": True}, project=True, dry_run=True
+    "set",
+    context_settings={"ignore_unknown_options": True},
+    project=True,
+    dry_run=True,
+    examples=[
+        'caloron config set verify "python3 -m unittest"',
+        'caloron config set command "my-agent --prompt-file {prompt_file}"',
+    ],
 )
-@click.argument("key")
+@click.argument("key", type=SETTING)
 @click.argument("value")
 def set_setting(key: str, value: str, dry_run: bool, project: str | None) -> Answer | DryRun:
     """Change one setting; the next `sprint` or `resume` uses it.
 
     The VALUE of `command` is a command line, split as a shell would.
-
-    Examples:
-      caloron config set verify "python3 -m unittest"
-      caloron config set command "my-agent --prompt-file {prompt_file}"
     """
-    loaded = load_project(project)
-    _value(loaded, key)
+    key, loaded = setting_name(key), load_project(project)
     if key in _FIXED:
         raise UsageError(f"setting {key} cannot be changed", hint="caloron init sets it once")
     if len(value) > _LONGEST:
@@ -101,13 +99,9 @@ def set_setting(key: str, value: str, dry_run: bool, project: str | None) -> Ans
     return Answer(data, text)
 
 
-@config.command("list", project=True)
+@config.command("list", project=True, examples=["caloron config list --output json"])
 def list_settings(project: str | None) -> Answer:
-    """Print every setting.
-
-    Example:
-      caloron config list --output json
-    """
+    """Print every setting."""
     loaded = load_project(project)
     settings = msgspec.structs.asdict(loaded.config)
     detected = _detected(loaded)
@@ -180,13 +174,6 @@ def _absolute(key: str, path: str) -> str:
             f"setting {key} names {path!r}, a home directory that does not exist",
             hint="nothing was changed",
         ) from error
-
-
-def _value(project: Project, key: str) -> Any:
-    settings = msgspec.structs.asdict(project.config)
-    if key not in settings:
-        raise NotFound(f"there is no setting {key!r}", hint=f"known: {', '.join(settings)}")
-    return settings[key]
 
 
 def _shown(value: Any) -> str:

@@ -25,7 +25,9 @@ from caloron.ledger.projects import Project, load_project
 from caloron.ledger.run_history import find_sprint
 
 
-@command(project=True, dry_run=True)
+@command(
+    project=True, dry_run=True, examples=["caloron discard --dry-run", "caloron discard 3 --yes"]
+)
 @sprint_argument
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 def discard(sprint: str | None, yes: bool, dry_run: bool, project: str | None) -> Answer | DryRun:
@@ -33,10 +35,6 @@ def discard(sprint: str | None, yes: bool, dry_run: bool, project: str | None) -
 
     Unfinished tasks are cancelled, their issues and pull requests closed with a comment. Merged
     work stays merged, branches and saved work are kept. It shows what is cancelled, and asks.
-
-    Examples:
-      caloron discard --dry-run
-      caloron discard 3 --yes
     """
     loaded = load_project(project)
     with closing(require_ledger(loaded)) as connection:

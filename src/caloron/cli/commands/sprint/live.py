@@ -202,7 +202,7 @@ class LiveTable:
             table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
 
         if not state.tasks:
-            add("plan", Text(state.sprint.phase), "po", "", why_sprint(state.sprint, now))
+            add("plan", Text(state.sprint.phase), "planner", "", why_sprint(state.sprint, now))
         shown = self._visible(state)
         for task in shown:
             status = Text(task.status, style=_COLOURS.get(task.status, ""))

@@ -67,7 +67,8 @@ _HEADER = """\
 # Change, add, remove or reorder tasks, then save and exit. An unchanged or
 # empty file changes nothing. Each task has an id (a-z, 0-9, _ and -), a title
 # and an agent_prompt; it may have depends_on, acceptance, files,
-# kind (change or check) and framework ({frameworks}).
+# kind (change or check), framework ({frameworks})
+# and require_human_review (true: a person approves the merge).
 
 """
 _WIDTH = 78
@@ -296,6 +297,8 @@ def _notes(task: PlannedTask, parent: str, others: list[str]) -> list[str]:
         notes.append(f"{also} {', '.join(others)}")
     if task.kind == "check":
         notes.append("a check, changes nothing")
+    if task.require_human_review:
+        notes.append("a person approves its merge")
     if task.framework:
         notes.append(f"by {task.framework}")
     return notes

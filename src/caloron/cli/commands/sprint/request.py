@@ -19,7 +19,7 @@ from caloron.agents.doctor import at_a_glance
 from caloron.cli import output
 from caloron.cli.app import (
     DryRun,
-    Positive,
+    Number,
     add_options,
     choice_options,
     exclude_each_other,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 MAX_GOAL = 64_000
 _AUTO = "auto"
-_SECONDS = Positive(max=30 * 86_400.0)
+_SECONDS = Number(0, 30 * 86_400.0, above=True)
 
 
 class _PlannerSeconds(click.ParamType[Any]):
@@ -69,7 +69,7 @@ class SprintOptions(NamedTuple):
     graph_input: str | None
     parallel: int | None
     timeout_s: float | None
-    po_timeout_s: float | str | None
+    planner_timeout_s: float | str | None
     framework: str | None
     budget_usd: float | None
     allow_red: bool
@@ -86,7 +86,7 @@ sprint_options = add_options(
     click.option(
         "--graph",
         "-g",
-        metavar="FILE|NAME",
+        metavar="FILE or NAME",
         help="Plan with this graph: a file, or a built-in name such as `full_cycle`.",
     ),
     click.option(
@@ -97,8 +97,8 @@ sprint_options = add_options(
     click.option(
         "--parallel",
         "-n",
-        type=click.IntRange(1, 256),
-        metavar="N",
+        type=Number(1, 256),
+        metavar="NUMBER",
         help="Maximum number of agents at a time.",
     ),
     click.option(
@@ -106,20 +106,20 @@ sprint_options = add_options(
         "-t",
         "timeout_s",
         type=_SECONDS,
-        metavar="S",
+        metavar="SECONDS",
         help="Probe, restart, then end an agent that runs longer; for this run only.",
     ),
     click.option(
-        "--po-timeout",
-        "po_timeout_s",
+        "--planner-timeout",
+        "planner_timeout_s",
         type=_PlannerSeconds(),
-        metavar="auto|S",
+        metavar="auto|SECONDS",
         help="Longest run of the planner; auto: 300 s and 60 s per sprint so far, up to 900.",
     ),
     click.option(
         "--framework",
         "-f",
-        metavar="F",
+        metavar="NAME",
         help="Agent framework for a new project (default: detected on PATH).",
     ),
     choice_options,
@@ -290,13 +290,13 @@ def _single_task(goal: str) -> PlannedTask:
 
 
 def _with_limits(project: Project, options: SprintOptions) -> Project:
-    config, planner_s = project.config, options.po_timeout_s
+    config, planner_s = project.config, options.planner_timeout_s
     if planner_s == _AUTO:
         planner_s = min(900.0, 300.0 + 60.0 * last_sprint_number(project))
     config = msgspec.structs.replace(
         config,
         timeout_s=options.timeout_s or config.timeout_s,
-        po_timeout_s=float(planner_s or config.po_timeout_s),
+        planner_timeout_s=float(planner_s or config.planner_timeout_s),
     )
     return dataclasses.replace(project, config=config)
 

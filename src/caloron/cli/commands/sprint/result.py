@@ -10,7 +10,7 @@ import msgspec
 from caloron.cli import output
 from caloron.cli.app import Answer, Failed
 from caloron.cli.format import counted
-from caloron.cli.project_view import known_forge, project_flag, take_command
+from caloron.cli.project_view import apply_command, known_forge, project_flag
 from caloron.cli.sprint_view import sprint_data, task_data
 from caloron.domain.model.sprint import State
 from caloron.domain.model.task import Task
@@ -124,7 +124,7 @@ def _without_plan(state: State) -> PreconditionFailed:
             hint=f"fix main and run `caloron resume {sprint.id}`, or continue anyway with"
             f" --allow-red; the whole output is in {sprint.planning.failure_log}",
         )
-    hint = "fix that, then `caloron resume`; `caloron logs po` shows the output of the planner"
+    hint = "fix that, then `caloron resume`; `caloron logs planner` shows the output of the planner"
     if sprint.planning.failure.startswith("the plan is not valid"):
         hint = "rephrase the goal, give a plan with --plan FILE, or `caloron resume`"
     return PreconditionFailed(
@@ -146,7 +146,7 @@ def report(session: Session, state: State) -> dict[str, Any]:
         "project": project.name,
         "work_time_s": work_time_s,
         "tasks": [_task(session, state, task) for task in state.tasks.values()],
-        "bring": take_command(project, state, project_flag(project, project.name)),
+        "bring": apply_command(project, state, project_flag(project, project.name)),
         "forge": known_forge(project)["url"] if project.is_remote else str(project.forge_git),
         "state_file": str(kv_path(state.sprint.id)),
     }

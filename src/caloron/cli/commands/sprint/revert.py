@@ -19,8 +19,8 @@ from caloron.cli.app import (
     sprint_option,
 )
 from caloron.cli.commands.forge import person
-from caloron.cli.commands.sprint.take import Selection, built_on, fetch_main, select
-from caloron.cli.project_view import ensure_unlocked, project_flag, require_ledger, take_command
+from caloron.cli.commands.sprint.apply import Selection, built_on, fetch_main, select
+from caloron.cli.project_view import apply_command, ensure_unlocked, project_flag, require_ledger
 from caloron.domain.model.sprint import State
 from caloron.domain.model.task import Task
 from caloron.errors import PreconditionFailed
@@ -28,7 +28,15 @@ from caloron.git.command import git
 from caloron.ledger.projects import Project, load_project
 
 
-@command(project=True, dry_run=True)
+@command(
+    project=True,
+    dry_run=True,
+    examples=[
+        "caloron revert fix-login --dry-run",
+        "caloron revert fix-login",
+        "caloron revert 3 --yes",
+    ],
+)
 @click.argument("what", metavar="SPRINT|TASK", callback=named_sprint)
 @sprint_option("The sprint of TASK (default: the last one that has it).")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
@@ -38,13 +46,8 @@ def revert(
     """Revert what a sprint or one task brought to the project's main.
 
     A pull request reverts the commits, is verified, and is merged: main gets all of it or nothing.
-    No agent is started for it. `caloron take` then brings the result into your branch. Tasks that
+    No agent is started for it. `caloron apply` then brings the result into your branch. Tasks that
     build on a reverted one are named before it asks.
-
-    Examples:
-      caloron revert fix-login --dry-run
-      caloron revert fix-login
-      caloron revert 3 --yes
     """
     loaded = load_project(project)
     with closing(require_ledger(loaded)) as connection:
@@ -101,7 +104,7 @@ def _to_revert(project: Project, selection: Selection) -> list[Task]:
     if not tasks and task and task.merge.reverted_in is not None:
         raise PreconditionFailed(
             f"{selection.name} is reverted already, by pull request #{task.merge.reverted_in}",
-            hint="get the result: caloron take",
+            hint="get the result: caloron apply",
         )
     if not tasks:
         raise PreconditionFailed(
@@ -152,7 +155,7 @@ def _answer(project: Project, selection: Selection, state: State, tasks: list[Ta
         "pull_request": progress.pull,
         "built_on_by": building_on(state, [state.tasks[name] for name in names]),
         # The branch may have the merge and lack its revert.
-        "bring": take_command(project, state, flags) or f"caloron take{flags}",
+        "bring": apply_command(project, state, flags) or f"caloron apply{flags}",
     }
     if progress.failure and not reverted:
         raise Failed(

@@ -1,4 +1,4 @@
-"""`caloron sprint`, `kickoff` and `resume`: run a new sprint, or continue one."""
+"""`caloron sprint` and `resume`: run a new sprint, or continue one."""
 
 from __future__ import annotations
 
@@ -55,7 +55,16 @@ from caloron.ledger.reading import open_ledger
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@command(project=True, dry_run=True)
+@command(
+    project=True,
+    dry_run=True,
+    examples=[
+        'caloron sprint "Add a health endpoint with tests"',
+        'caloron sprint "Release 2.0" --plan tasks.json --parallel 8 --yes',
+        'caloron sprint "Add a rate limiter" --graph full_cycle',
+        'caloron sprint "Fix the typo in the README" --single --budget 1',
+    ],
+)
 @click.argument("goal")
 @sprint_options
 @click.option("--plan-only", is_flag=True, help="Stop at the plan; `caloron resume --yes` runs it.")
@@ -80,7 +89,7 @@ def sprint(
 
     In a git repository without a project, one is set up first, and its defaults are printed. On a
     terminal the plan is shown, and you can edit it. Ctrl-C saves and stops; `caloron resume`
-    continues, also after a crash; `caloron take` brings the result into your branch.
+    continues, also after a crash; `caloron apply` brings the result into your branch.
 
     With --approve the plan waits as an issue on Gitea or GitHub: a comment `caloron:approve` runs
     it, an edit of its block changes it, closing it declines it. The local forge has no such issue.
@@ -88,12 +97,6 @@ def sprint(
     Exit codes: 0 every task is done; 10 it ended with tasks that need a person;
     11 stopped and resumable; 12 the graph that plans failed; 2 usage; 3 not found;
     5 in use by another process; 7 forge; 8 precondition.
-
-    Examples:
-      caloron sprint "Add a health endpoint with tests"
-      caloron sprint "Release 2.0" --plan tasks.json --parallel 8 --yes
-      caloron sprint "Add a rate limiter" --graph full_cycle
-      caloron sprint "Fix the typo in the README" --single --budget 1
     """
     exclude_each_other(yes=yes, approve=approve)
     exclude_each_other(begin_only=begin_only, plan_only=plan_only)
@@ -106,23 +109,6 @@ def sprint(
     elif _can_ask() and not yes and not begin_only:
         approval = "ask"
     return _run_new(request, approval, on_forge=approve, begin_only=begin_only)
-
-
-@command(project=True, dry_run=True)
-@click.argument("goal")
-@sprint_options
-def kickoff(goal: str, dry_run: bool, project: str | None, **chosen: Any) -> Answer | DryRun | int:
-    """Plan GOAL and keep the plan for your approval: no issue is opened, no agent works on it.
-
-    The same as `caloron sprint GOAL --plan-only`. Exit 0: there is a plan, and `caloron resume
-    --yes` runs it; the planner is not asked again.
-
-    Examples:
-      caloron kickoff "Add a health endpoint with tests"
-      caloron resume --yes
-    """
-    request = resolve_request(goal, project, SprintOptions(**chosen), dry_run=dry_run)
-    return plan_dry_run(request, hold=True) if dry_run else _run_new(request, "hold")
 
 
 def _run_new(
@@ -160,7 +146,11 @@ def _can_ask() -> bool:
     return not output.wants_json() and output.is_terminal() and sys.stdin.isatty()
 
 
-@command(project=True, dry_run=True)
+@command(
+    project=True,
+    dry_run=True,
+    examples=["caloron resume", "caloron resume 3 --yes", "caloron resume --edit"],
+)
 @click.argument("sprint_id", metavar="[SPRINT]", required=False, callback=named_sprint)
 @click.option("--yes", "-y", is_flag=True, help="Run a plan that is held for approval.")
 @click.option("--edit", is_flag=True, help="First edit a held plan in $VISUAL or $EDITOR.")
@@ -176,11 +166,6 @@ def resume(
     """Continue the last sprint (or SPRINT) after a stop, a crash or your `resolved`.
 
     A sprint that has nothing left to do returns the exit code it ended with.
-
-    Examples:
-      caloron resume
-      caloron resume 3 --yes
-      caloron resume --edit
     """
     loaded = load_project(project)
     planning = interrupted_planning_hint(loaded)

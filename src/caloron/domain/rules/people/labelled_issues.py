@@ -16,7 +16,7 @@ from caloron.domain.model.effects import Moved
 from caloron.domain.model.plan import MAX_PROMPT, MAX_TITLE, PlannedTask, find_cycle
 from caloron.domain.model.snapshots import IssueSnapshot, moment, without_markers, without_sections
 from caloron.domain.model.sprint import UntrustedIssue, branch_name, is_ours
-from caloron.domain.model.status import Status
+from caloron.domain.model.status import Status, Step
 from caloron.domain.model.task import Change, Conversation, ForgeLinks, Task, Times
 from caloron.domain.reporting import forge_texts
 from caloron.domain.rules.evaluation import Evaluation
@@ -135,7 +135,7 @@ def label_restored(evaluation: Evaluation, task: Task) -> bool:
 def restore_task(evaluation: Evaluation, task: Task, _matched: bool) -> None:
     """Restore the task."""
     task.conversation.unlabelled = False
-    evaluation.move(task, Status.PENDING, f"issue #{task.links.issue} has the label {LABEL} again")
+    evaluation.move(task, Step.WAITING, f"issue #{task.links.issue} has the label {LABEL} again")
 
 
 # The text of an issue
