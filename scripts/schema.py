@@ -140,6 +140,8 @@ COMMANDS: dict[str, Any] = {
         {"check": "s", "ok": "b", "detail": "s", "remedy": "s", "needed": "b"}]},
     "sprint": _SPRINT,
     "resume": _SPRINT,
+    "attach": {"project": "s", "running": "b", "sprint_id": "s", "number": "i", "goal": "s",
+               "phase": "s", "completed_tasks": "i", "total_tasks": "i"},
     "stop": {"project": "s", "stopped": "b", "sprint_id?": "s", "number?": "i?"},
     "tick": {"skipped": "b", "ended": "b", "sprint_id?": "s", "number?": "i", "phase?": "s",
              "why?": "s", "statuses?": {"*": "s"}, "waits?": {"*": "s"}, "actions_taken?": ["s"],

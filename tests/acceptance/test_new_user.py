@@ -16,7 +16,7 @@ UNCLEAR = (
     "done\n---\ncaloron_feedback:\n  task_clarity: 3\n  blockers: [the docs were missing]\n---\n"
 )
 LESSON = "Write clearer tasks: name the inputs, the outputs and what must hold when it is done"
-_ASKS = "[y/N/e]"
+_ASKS = "[r]eplan"
 LONG = "Answer with the state of the database, of the queue and of 日本語 everything else there is"
 
 

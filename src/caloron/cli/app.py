@@ -48,6 +48,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "stop": ("sprint.stop:stop", "Stop the running sprint (resumable)."),
     },
     "Watch": {
+        "attach": ("sprint.detach:attach", "Watch a running sprint; Ctrl-C leaves the view only."),
         "status": ("inspect.status:status", "Show the project and its sprint."),
         "why": ("inspect.status:why", "Show what each unfinished task waits for."),
         "logs": ("inspect.task:logs", "Show the output of the agents of a task."),

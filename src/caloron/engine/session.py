@@ -20,6 +20,7 @@ from caloron.domain.model.sprint import (
     MainHealth,
     Planning,
     RuleSettings,
+    SourceIssues,
     Sprint,
     SprintSettings,
     State,
@@ -115,6 +116,7 @@ class Session:
         parallel: int,
         ask: bool,
         plan_on_forge: bool = False,
+        source: SourceIssues | None = None,
     ) -> str:
         """Record a new sprint with its goal and, if there is one already, its plan."""
         config = self.project.config
@@ -141,7 +143,7 @@ class Session:
                 unsandboxed=choices.unsandboxed,
                 retro_by=_retro_by(config),
             ),
-            planning=Planning(given_plan=cleaned_plan(plan or (), redactor)),
+            planning=Planning(given_plan=cleaned_plan(plan or (), redactor), source=source),
             main_health=MainHealth(baseline=""),
         )
         self.in_step = catch_up(self.project, self.forge)

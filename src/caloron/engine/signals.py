@@ -52,9 +52,11 @@ class Approval(msgspec.Struct, frozen=True):
     `later` keeps the plan as it is, and ends the run. `on_forge` waits for a decision there.
     """
 
-    answer: Literal["yes", "later", "on_forge", "edited"]
+    answer: Literal["yes", "later", "on_forge", "edited", "again"]
     #: With `edited`: the tasks that replace those of the plan.
     plan: tuple[PlannedTask, ...] = ()
+    #: With `again`: what the planner is to do differently.
+    remark: str = ""
 
 
 APPROVED = Approval("yes")

@@ -77,6 +77,7 @@ Seconds = Annotated[float, _number("seconds", 30 * 86_400.0, "30 days")]
 Minutes = Annotated[float, _number("minutes", 30 * 1440.0, "30 days")]
 ForgeKind = Literal["local", "gitea", "github"]
 NetworkPolicy = Literal["full", "none", "model", "public"]
+OnHangup = Literal["stop", "continue"]
 RetroBy = Literal["auto", "rules", "model"]
 #: An address must not contain a password or token: `token_env` and `token_file` are for that.
 WebAddress = Annotated[
@@ -183,6 +184,8 @@ class ProjectConfig(msgspec.Struct, kw_only=True):
     #: The author of the retro: `rules` alone, or also a `model`; `auto`: a model if one drives
     #: the framework.
     retro: RetroBy = "auto"
+    #: When the terminal of a sprint is closed: stop it, or continue it in the background.
+    on_hangup: OnHangup = "stop"
     #: Workspaces that are prepared in advance.
     pool: Pool = 2
 

@@ -212,6 +212,17 @@ class PlanEdited(msgspec.Struct, frozen=True, kw_only=True, tag="plan_edited"):
         return f"plan_edited/{self.at}"
 
 
+class PlanSentBack(msgspec.Struct, frozen=True, kw_only=True, tag="plan_sent_back"):
+    """A person wants another plan than the one that waits for approval."""
+
+    remark: str
+    at: float
+
+    @property
+    def id(self) -> str:
+        return f"plan_sent_back/{self.at}"
+
+
 class SprintDiscarded(msgspec.Struct, frozen=True, kw_only=True, tag="sprint_discarded"):
     """A person discarded the sprint."""
 
@@ -241,6 +252,7 @@ Fact = (
     | EffectFailed
     | PlanApproved
     | PlanEdited
+    | PlanSentBack
     | SprintDiscarded
     | RevertRequested
     | IssueSnapshot

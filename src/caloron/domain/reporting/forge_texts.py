@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from hashlib import sha256
 
 from caloron.domain.model.snapshots import inert, marker, with_section
-from caloron.domain.model.sprint import Sprint
+from caloron.domain.model.sprint import Sprint, State
+from caloron.domain.model.status import Status
 from caloron.domain.model.task import Criterion, Task
 from caloron.domain.reporting.kpis import verification_of
 
@@ -51,6 +52,7 @@ def issue_body(sprint: Sprint, task: Task) -> str:
     criteria = "\n".join(f"- [ ] {line}" for line in plan.acceptance)
     parts = [
         f"Task `{plan.id}` of sprint `{sprint.id}` ({plan.kind}), depends on {depends}.",
+        source_line(sprint),
         unmarked(plan.agent_prompt),
         f"### Acceptance\n{unmarked(criteria)}" if criteria else "",
         marker(issue_key(sprint.id, plan.id)),
@@ -64,7 +66,13 @@ def pull_title(task: Task) -> str:
 
 def pull_body(sprint: Sprint, task: Task) -> str:
     key = pull_key(sprint.id, task.id, task.links.generation)
-    body = f"Closes #{task.links.issue}\n\nAgent: caloron-agent-{task.agent}\n\n{marker(key)}"
+    parts = (
+        f"Closes #{task.links.issue}",
+        source_line(sprint),
+        f"Agent: caloron-agent-{task.agent}",
+        marker(key),
+    )
+    body = "\n\n".join(filter(None, parts))
     text = change_text(task)
     return with_section(body, section_name(sprint.id, task.id), text, add=True) if text else body
 
@@ -180,6 +188,25 @@ def commit_trailers(task: str) -> str:
 
 def co_author(agent: str) -> str:
     return f"Co-authored-by: {agent} <{agent}@localhost>"
+
+
+def source_line(sprint: Sprint) -> str:
+    """Name the issues that the goal was taken from; empty: there are none."""
+    numbers = ", ".join(f"#{number}" for number in sprint.source_issues)
+    return f"For {numbers}." if numbers else ""
+
+
+def source_result(state: State) -> str:
+    """The comment on the issues of the goal when the sprint has its result."""
+    tasks = state.tasks.values()
+    done = sum(task.status is Status.DONE for task in tasks)
+    lines = [f"Sprint `{state.sprint.id}` finished {done} of {len(tasks)} tasks for this issue:\n"]
+    for task in tasks:
+        merged = f", merged in #{task.links.pull}" if task.links.pull else ""
+        outcome = merged if task.status is Status.DONE else f": {task.status}"
+        issue = f"#{task.links.issue} " if task.links.issue else ""
+        lines.append(f"- {issue}{unmarked(' '.join(task.plan.title.split()))}{outcome}")
+    return "\n".join(lines)
 
 
 def revert_title(task: Task) -> str:

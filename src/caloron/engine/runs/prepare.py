@@ -17,6 +17,7 @@ from caloron.agents.workspace.project_detection import SHELL, environment, with_
 from caloron.domain.model.effects import StartWork
 from caloron.domain.model.facts import WorkEnded
 from caloron.domain.model.merge import Link
+from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.roles import CODE_ROLES, PLANNER, ROLES, SPRINT_ROLES, Role
 from caloron.domain.model.sprint import State
 from caloron.domain.model.task import Task, Work
@@ -298,6 +299,8 @@ class AttemptPreparer:
                     sprint.goal,
                     sprint.planning.errors,
                     nonce=nonce,
+                    sent_back=_plan_text(sprint.planning.sent_back),
+                    remarks=sprint.planning.remarks,
                     context=self.context.lessons(sprint.id),
                     repository=repository,
                     rules=rules,
@@ -356,6 +359,10 @@ class AttemptPreparer:
         if role in SPRINT_ROLES:
             return self.config.planner_timeout_s
         return self.config.timeout_s * _UNWATCHED
+
+
+def _plan_text(plan: tuple[PlannedTask, ...]) -> str:
+    return msgspec.json.format(msgspec.json.encode(plan)).decode() if plan else ""
 
 
 def _failed(ended: WorkEnded, reason: str) -> WorkEnded:

@@ -50,6 +50,11 @@ SELECT w.id, l.token, (SELECT number FROM sprints
 FROM work_items w JOIN leases l ON l.item = w.id
 WHERE w.status = 'in_flight' AND w.status IN ('pending', 'in_flight') AND l.result IS NULL
 ORDER BY w.created_at, w.id
+-- name: running
+SELECT w.id, l.token, l.started_at AS started, w.updated_at AS claimed
+FROM work_items w JOIN leases l ON l.item = w.id
+WHERE w.status = 'in_flight' AND w.status IN ('pending', 'in_flight') AND l.result IS NULL
+ORDER BY w.created_at, w.id
 -- name: live_agent
 SELECT l.item FROM leases l JOIN work_items w ON w.id = l.item
 WHERE w.status = 'in_flight' AND l.result IS NULL AND l.expires_at > (SELECT ms FROM clock)

@@ -90,9 +90,9 @@ def _stopped_answer(session: Session, state: State, data: dict[str, Any]) -> int
     if sprint.phase == "approval":
         hint += " --yes"
     line = _stopped_line(state)
-    if sprint.availability.pause_reason or sprint.phase == "approval" or output.wants_json():
+    if sprint.availability.pause_reason or output.wants_json():
         raise Failed("STOPPED", line, hint=hint, data=data)
-    # A person stopped the sprint, so for people that is no error.
+    # A person stopped the sprint or did not approve it, so for people that is no error.
     output.success(output.current_command(), {}, f"{line}.\nContinue with: {hint}")
     return STOPPED
 
@@ -103,7 +103,7 @@ def _stopped_line(state: State) -> str:
         return f"sprint {sprint.id} waits: {sprint.availability.pause_reason}"
     if sprint.phase == "approval":
         return (
-            f"the plan of sprint {sprint.id} ({counted(len(tasks), 'task')}) waits for approval;"
+            f"The plan of sprint {sprint.id} ({counted(len(tasks), 'task')}) waits for approval;"
             " nothing was started (change it: caloron resume --edit; discard it: caloron discard)"
         )
     if not tasks:
