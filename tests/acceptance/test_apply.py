@@ -225,7 +225,7 @@ def test_squash_makes_one_commit_of_the_user_and_later_work_follows_it(three: Re
     assert three.git("show", "--no-patch", "--format=%an %P") == f"Ada {mine}"
     message = three.git("show", "--no-patch", "--format=%B")
     assert message.startswith("Sell more\n\n")
-    assert all(f"[{name}] Task {name}" in message for name in "abc")
+    assert all(f"\n* [{name}] Task {name}\n" in message for name in "abc")
     # The numbers of the project's forge mean nothing elsewhere.
     assert "#" not in message
     assert (three.path / "a.txt").read_text() == "a\nb\n"

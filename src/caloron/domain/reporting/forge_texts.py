@@ -102,8 +102,8 @@ _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 def _summary(task: Task) -> str:
     first, *later = task.change.summaries
-    rounds = (f"**Later round {n}:** {text}" for n, text in enumerate(later, 1))
-    return _contained("\n\n".join((first, *rounds)))
+    rounds = (f"**Later round {n}:** {_contained(text)}" for n, text in enumerate(later, 1))
+    return "\n\n".join((_contained(first), *rounds))
 
 
 def _contained(text: str) -> str:
@@ -162,14 +162,15 @@ def merge_message(sprint: Sprint, task: Task, pull: int) -> str:
     The first line has the number of the pull request, unless the forge is on this disk: people push
     main to other forges, where the number would name something else.
     """
-    settings = sprint.settings
+    settings, title = sprint.settings, inert(pull_title(task))
     if settings.merge_style != "merge":
         # After a rebase the commits keep their own messages. This one is for a squash.
-        subject = task.plan.title if settings.forge_is_local else f"{task.plan.title} (#{pull})"
+        title = inert(task.plan.title)
+        subject = title if settings.forge_is_local else f"{title} (#{pull})"
     elif settings.forge_is_local:
-        subject = f"Merge {pull_title(task)}"
+        subject = f"Merge {title}"
     else:
-        subject = f"Merge pull request #{pull}: {pull_title(task)}"
+        subject = f"Merge pull request #{pull}: {title}"
     parts = (
         " ".join(subject.split()),
         inert("\n\n".join(task.change.summaries)),
@@ -218,9 +219,10 @@ def revert_title(task: Task) -> str:
 
 def revert_subject(sprint: Sprint, task: Task) -> str:
     """Return the first line of the commits that revert a change."""
-    several = task.merge.revert is not None and len(task.merge.revert.tasks) > 1
-    plain = sprint.settings.forge_is_local and not several
-    return f"Revert {pull_title(task)}" if plain else revert_title(task)
+    if task.merge.revert and len(task.merge.revert.tasks) > 1:
+        return revert_title(task)
+    number = "" if sprint.settings.forge_is_local else f" #{task.links.pull}:"
+    return f"Revert{number} {inert(pull_title(task))}"
 
 
 def revert_merge_message(sprint: Sprint, task: Task, pull: int) -> str:
