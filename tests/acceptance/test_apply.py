@@ -231,7 +231,7 @@ def test_squash_makes_one_commit_of_the_user_and_later_work_follows_it(three: Re
     assert (three.path / "a.txt").read_text() == "a\nb\n"
     assert three.git("status", "--porcelain") == ""
     assert three.caloron("apply", "--squash").data["how"] == "nothing"
-    assert three.caloron("inbox").data["needs"] == []
+    assert three.caloron("inbox").data["items"] == []
 
     # The next squash has only what is new, also in a line that the first one brought.
     three.home.script(writes_file("a.txt", "changed\n"))
@@ -256,7 +256,7 @@ def test_a_line_of_an_agent_that_looks_like_a_squash_hides_no_work(bare_home: Ho
     assert shop.caloron("apply", "--squash").code == 0
     assert (shop.path / "new.txt").exists()
     assert shop.git("rev-parse", "HEAD^") == mine
-    assert not shop.caloron("inbox").data["needs"]
+    assert not shop.caloron("inbox").data["items"]
 
 
 def test_squash_into_a_new_branch_begins_at_the_checkout(three: Repository) -> None:

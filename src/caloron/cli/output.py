@@ -21,7 +21,7 @@ DRY_RUN = 9
 FORMATS = ("text", "json", "table")
 COLORS = ("auto", "always", "never")
 #: Raised when a published field changes its name or its type.
-SCHEMA = 2
+SCHEMA = 3
 _LONGEST_MESSAGE = 4000
 #: The text of an answer: as it is to be printed, or lines that a narrow terminal may fold, or a
 #: function that returns either, called only if the text is printed.
@@ -75,13 +75,15 @@ def success(command: str, data: Mapping[str, Any], text: Text, *, raw: bool = Fa
     """Print a result; `raw` text is for another program, byte for byte."""
     if wants_json():
         _print_envelope({"ok": True, "command": command, "data": data})
-    elif shown := _shown(text() if callable(text) else text, raw=raw):
+    elif shown := text_of(text, raw=raw):
         shown = shown if raw else colored(shown)
         if not _pager(shown):
             _print(shown)
 
 
-def _shown(text: str | Sequence[str], *, raw: bool) -> str:
+def text_of(text: Text, *, raw: bool = False) -> str:
+    """The text of an answer as it is printed."""
+    text = text() if callable(text) else text
     if isinstance(text, str):
         return text if raw else printable(text)
     from caloron.cli.render import fitted

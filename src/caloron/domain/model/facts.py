@@ -132,7 +132,7 @@ def is_red(fact: WorkEnded) -> bool:
 def red_line(fact: WorkEnded) -> str:
     """Return the line that shows why a verification is red."""
     if fact.timed_out:
-        return "it ran out of time"
+        return "it timed out"
     return fact.limit_hit or fact.last_line or f"exit code {fact.exit_code}"
 
 

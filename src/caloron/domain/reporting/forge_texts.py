@@ -13,7 +13,7 @@ from caloron.domain.model.snapshots import inert, marker, with_section
 from caloron.domain.model.sprint import Sprint, State
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Criterion, Task
-from caloron.domain.reporting.kpis import verification_of
+from caloron.domain.reporting.waiting import verification_of
 
 #: The prefix of the keys of effects that are still done for a discarded sprint.
 DISCARD_KEY = "discard/"
