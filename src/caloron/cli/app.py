@@ -67,6 +67,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "history": ("inspect.status:history", "List the sprints so far."),
         "retro": ("inspect.outcome:retro", "Show the retro of a sprint."),
         "metrics": ("inspect.outcome:metrics", "Show the numbers of all sprints together."),
+        "revert": ("sprint.revert:revert", "Revert merged work of a sprint or a task."),
         "discard": ("sprint.discard:discard", "Cancel what is left of a sprint."),
     },
     "Project and settings": {

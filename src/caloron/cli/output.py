@@ -21,7 +21,7 @@ DRY_RUN = 9
 FORMATS = ("text", "json", "table")
 COLORS = ("auto", "always", "never")
 #: Raised when a published field changes its name or its type.
-SCHEMA = 2
+SCHEMA = 3
 _LONGEST_MESSAGE = 4000
 #: The text of an answer: as it is to be printed, or lines that a narrow terminal may fold, or a
 #: function that returns either, called only if the text is printed.
@@ -75,13 +75,15 @@ def success(command: str, data: Mapping[str, Any], text: Text, *, raw: bool = Fa
     """Print a result; `raw` text is for another program, byte for byte."""
     if wants_json():
         _print_envelope({"ok": True, "command": command, "data": data})
-    elif shown := _shown(text() if callable(text) else text, raw=raw):
-        shown = shown if raw else _colored(shown, sys.stdout)
+    elif shown := text_of(text, raw=raw):
+        shown = shown if raw else colored(shown, sys.stdout)
         if not _pager(shown):
             _echo(shown, sys.stdout, raw=True)
 
 
-def _shown(text: str | Sequence[str], *, raw: bool) -> str:
+def text_of(text: Text, *, raw: bool = False) -> str:
+    """The text of an answer as it is printed."""
+    text = text() if callable(text) else text
     if isinstance(text, str):
         return text if raw else printable(text)
     from caloron.cli.render import fitted
@@ -164,9 +166,9 @@ def use_color(stream: Any) -> bool:
     return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def _colored(text: str, stream: Any) -> str:
+def colored(text: str, stream: Any = None) -> str:
     """The text with colored words of state; the words say the same without color."""
-    if not use_color(stream):
+    if not use_color(stream or sys.stdout):
         return text
     import re
 
@@ -201,7 +203,7 @@ def _pager(text: str) -> bool:
 
 def _echo(text: str, stream: Any, *, raw: bool = False) -> None:
     """Print text, also text that came from bytes which are not UTF-8."""
-    shown = text if raw else _colored(text, stream)
+    shown = text if raw else colored(text, stream)
     click.echo(shown.encode("utf-8", "replace").decode(), file=stream, color=True)
 
 

@@ -37,7 +37,7 @@ def test_an_unsupported_shell_is_refused(run) -> None:
         ("caloron sprint --plan-o", {"--plan-only"}),
         ("caloron status --output ", {"text", "json", "table"}),
         ("caloron project switch d", {"demo"}),
-        ("caloron projects switch d", {"demo"}),
+        ("caloron projects del", {"delete"}),
         ("caloron -p demo logs ", {"a"}),
         ("caloron why --project d", {"demo"}),
         ("caloron report ", {"1"}),
