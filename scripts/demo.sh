@@ -49,7 +49,7 @@ plain_git -C "$forge" log --graph --oneline main
 caloron pr list
 
 step "Brought into the branch that is checked out, and tested there"
-caloron take
+caloron apply
 (
     cd "$sample"
     python3 -m unittest discover -s tests

@@ -64,7 +64,7 @@ record
 screen send-keys Enter
 record_until "tasks are done"
 sleep 0.5
-screen send-keys -l 'caloron take'
+screen send-keys -l 'caloron apply'
 record
 screen send-keys Enter
 record_until "Fast-forwarded"

@@ -11,13 +11,11 @@ from pathlib import Path
 
 import click
 
-from caloron.cli.app import EXIT_CODES
-from caloron.cli.commands.meta import Leaf, explained, leaves, summary
+from caloron.cli.app import EXIT_CODES, is_global
+from caloron.cli.commands.meta import Leaf, examples, leaves, paragraphs, summary
 
 FILE = Path(__file__).parents[1] / "docs" / "reference.md"
 MANUAL = FILE.with_name("commands.md")
-#: Options of every command, described once above the table.
-_COMMON = ("--output", "--project", "--dry-run")
 
 _MANUAL_HEAD = """# Commands
 
@@ -65,15 +63,14 @@ def manual() -> str:
 def _entry(leaf: Leaf) -> str:
     command, name = leaf.command, " ".join(("caloron", *leaf.words))
     usage = " ".join(command.collect_usage_pieces(click.Context(command, info_name=name)))
-    paragraphs, examples = explained(command)
-    parts = [f"## {name}", *paragraphs, f"```text\n{name} {usage}\n```"]
+    parts = [f"## {name}", *paragraphs(command), f"```text\n{name} {usage}\n```"]
     options = [o for o in command.params if isinstance(o, click.Option) and not o.hidden]
-    own = [o for o in options if max(o.opts, key=len) not in _COMMON]
+    own = [o for o in options if not is_global(o)]
     if own:
         rows = [f"| {_cell(_names(o))} | {_cell(_meaning(o))} |" for o in own]
         parts.append("\n".join(("| option | meaning |", "|---|---|", *rows)))
-    if examples:
-        parts.append("\n".join(("```sh", *examples, "```")))
+    if lines := examples(command):
+        parts.append("\n".join(("```sh", *lines, "```")))
     return "\n\n".join(parts) + "\n"
 
 

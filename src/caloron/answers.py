@@ -16,6 +16,10 @@ from pathlib import Path
 #: The end of an answer or a log that is read: characters, or bytes.
 _TAIL = 1 << 16
 _LONGEST = 500
+_LONGEST_DESCRIPTION = 3000
+_SUMMARY = re.compile(
+    r"[ \t]*(?:#{1,6}[ \t]*|\*\*)summary[ \t]*:?(?:\*\*)?:?[ \t#]*", re.IGNORECASE
+)
 #: At most this many lines are tried as the beginning of a JSON value, because each try costs time.
 _MAX_VALUES = 200
 _FENCE = re.compile(r"[ \t>]*(`{3,}|~{3,})[ \t]*(\S*)")
@@ -38,6 +42,27 @@ def closing_words(answer: str) -> str:
     """
     prose, fenced = _parts(answer[-_TAIL:])
     return _last(prose) or _last(fenced)
+
+
+def description(answer: str) -> str:
+    """Return what an agent says about its change at the end of its answer, as Markdown.
+
+    That is the text under its last heading `Summary`; without one, the last paragraphs. Feedback
+    blocks and JSON are no text for people.
+    """
+    lines = answer[-_TAIL:].splitlines()
+    inside = feedback_in(lines)
+    lines = _without_json(
+        [line for line, of_block in zip(lines, inside, strict=True) if not of_block]
+    )
+    begins = [at + 1 for at, line in enumerate(lines) if _SUMMARY.fullmatch(line)]
+    text = "\n".join(lines[begins[-1] if begins else 0 :]).strip()
+    if len(text) <= _LONGEST_DESCRIPTION:
+        return text
+    if begins:
+        return text[: _LONGEST_DESCRIPTION - 1].rstrip() + "…"
+    _, blank, end = text[-_LONGEST_DESCRIPTION:].partition("\n\n")
+    return (end if blank else text[-_LONGEST_DESCRIPTION:]).strip()
 
 
 def feedback_in(lines: Sequence[str]) -> list[bool]:

@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from caloron.domain.model.merge import MergeStyle
 from caloron.domain.model.snapshots import (
     BranchSnapshot,
     CommentSnapshot,
@@ -95,10 +96,14 @@ class RepositoryInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifiedMerge(msgspec.Struct, frozen=True):
-    """A merge commit whose files were verified, in a repository of ours that git can push from."""
+    """A commit for main whose files were verified, in a repository of ours that git can push from.
+
+    A forge that makes the merge by itself is asked for the style.
+    """
 
     commit: str
     source: Path
+    style: MergeStyle = "merge"
 
 
 class Merged(msgspec.Struct, frozen=True):

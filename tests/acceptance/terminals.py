@@ -21,23 +21,36 @@ from tests.support.home import Home
 _STEERING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
+def _take_terminal() -> None:
+    """Make standard output the controlling terminal: it is what /dev/tty means then."""
+    fcntl.ioctl(1, termios.TIOCSCTTY, 0)
+
+
 class Terminal:
     """A command in a pseudo-terminal of this size."""
 
     def __init__(
-        self, home: Home, *arguments: str, cwd: Path | None = None, columns: int = 120, **env: str
+        self,
+        home: Home,
+        *arguments: str,
+        cwd: Path | None = None,
+        columns: int = 120,
+        stdin: Path | None = None,
+        **env: str,
     ) -> None:
+        """`stdin`: the file that is piped in; the terminal stays the controlling one."""
         words = arguments if cwd else home.naming_project(arguments)
         self._handle, other = pty.openpty()
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         self._process = subprocess.Popen(
             (sys.executable, "-m", "caloron.cli", *words),
-            stdin=other,
+            stdin=stdin.open("rb") if stdin else other,
             stdout=other,
             stderr=other,
             env=home.environment | {"TERM": "xterm"} | env,
             cwd=cwd or home.root,
             start_new_session=True,
+            preexec_fn=_take_terminal if stdin else None,  # noqa: PLW1509 (no other thread runs)
         )
         os.close(other)
         self._shown = ""
@@ -56,6 +69,14 @@ class Terminal:
 
     def interrupt(self) -> None:
         self._process.send_signal(signal.SIGINT)
+
+    def hang_up(self) -> int:
+        """Close the terminal as its window does, and return the exit code of the program."""
+        os.close(self._handle)
+        # The kernel and the shell both send one.
+        for _ in range(2):
+            self._process.send_signal(signal.SIGHUP)
+        return self._process.wait(60)
 
     def end(self, *dialogue: tuple[str, str]) -> tuple[int, str]:
         """Answer these questions in turn, and return the exit code and the text of the screen."""

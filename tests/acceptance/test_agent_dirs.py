@@ -134,7 +134,7 @@ def test_people_and_later_prompts_read_the_closing_words_and_no_block(home: Home
     assert answer.tasks["a"]["reason"] == "the fix round changed nothing: Nothing else to fix."
     pages = {
         name: home.caloron(*name.split(), json=False).stdout
-        for name in ("trace a", "trace po", "agents show a", "agents show planner-1", "why a",
+        for name in ("trace a", "trace planner", "agents show a", "agents show planner-1", "why a",
                      "inbox", "report", "retro")
     }  # fmt: skip
     prompts = home.prompts("fix", "a")
@@ -142,9 +142,9 @@ def test_people_and_later_prompts_read_the_closing_words_and_no_block(home: Home
         assert ": ---" not in text, name
         assert "(---)" not in text, name
         assert "```)" not in text, name
-    assert "closed as done (I wrote a.txt and a test.)" in pages["trace a"]
+    assert "finished (I wrote a.txt and a test.)" in pages["trace a"]
     assert "exit code 0 (I wrote a.txt and a test.)" in pages["trace a"]
-    assert "closed as done (Here it is.)" in pages["trace po"]
+    assert "finished (Here it is.)" in pages["trace planner"]
     assert "the progress comment on its issue was updated" in pages["trace a"]
     assert not re.search(r"  (progress|describe)$", pages["trace a"], re.MULTILINE)
     assert "It left: demo-1/a/1-implement: I wrote a.txt and a test." in prompts[0]

@@ -94,9 +94,7 @@ def test_a_project_with_an_invalid_name_is_listed_with_a_remedy(home: Home) -> N
     folder.mkdir()
     (folder / "config.yml").write_text("name: -x\n")
     (home.path / "active").write_text("-x\n")
-    rows = {
-        row["name"]: row["problem"] for row in home.caloron("projects", "list").data["projects"]
-    }
+    rows = {row["name"]: row["problem"] for row in home.caloron("project", "list").data["projects"]}
     assert "rename its folder" in rows["-x"]
     assert rows["demo"] == ""
     assert home.caloron("status").code == 2
@@ -108,7 +106,7 @@ def test_the_hint_for_a_goal_that_looks_like_an_option_works(home: Home) -> None
     begun = home.caloron("sprint", "--yes", "--output", "json", "--", "--help me", json=False)
     assert begun.code != 0
     for options in ((), ("--project", "demo")):
-        (need,) = home.caloron("inbox", *options).data["needs"]
+        (need,) = home.caloron("inbox", *options).data["items"]
         again = shlex.split(need["commands"][-1])
         assert again[:2] == ["caloron", "sprint"]
         tried = home.caloron("sprint", "--dry-run", "--output", "json", *again[2:], json=False)
@@ -117,7 +115,7 @@ def test_the_hint_for_a_goal_that_looks_like_an_option_works(home: Home) -> None
 
 
 def test_an_empty_sprint_name_does_not_mean_the_last_sprint(home: Home) -> None:
-    for name in ("take", "resume", "show", "report", "discard"):
+    for name in ("apply", "resume", "show", "report", "discard"):
         for empty in ("", " "):
             answer = home.caloron(name, empty)
             assert answer.code == 2, answer

@@ -66,15 +66,23 @@ def test_discard_closes_open_work_with_a_comment_and_keeps_merged_work(mixed: Ho
     assert any(kept.endswith(branch) for kept in answer.data["kept"])
     assert mixed.git("show", f"{branch}:c.txt")
     # Nothing waits any more, and nothing goes on.
-    assert mixed.caloron("inbox").data["needs"] == []
+    assert mixed.caloron("inbox").data["items"] == []
     assert mixed.caloron("resume").code == 8
     assert mixed.caloron("status").data["last_sprint"]["phase"] == "ended"
     assert mixed.caloron("discard", "--yes").code == 0
     (event,) = mixed.events("sprint_discarded")
     assert event == {"sprint": "demo-1", "by": "Ada"}
 
-    mixed.run_outside("sh", "-c", answer.data["undo"], cwd=mixed.root)
+    command = answer.data["undo"].split()
+    assert command[:2] == ["caloron", "revert"]
+    before = mixed.attempts("implement")
+    reverted = mixed.caloron(*command[1:], "--yes")
+    assert reverted.code == 0, reverted
     assert mixed.files() == {}, "the printed command reverts the merged work"
+    # A discarded sprint stays discarded.
+    assert mixed.attempts("implement") == before
+    assert mixed.caloron("show", "1").data["phase"] == "ended"
+    assert mixed.caloron("resume").code == 8
 
 
 def test_discard_lists_the_open_work_and_needs_a_yes_but_no_agent_cli(mixed: Home) -> None:
@@ -92,24 +100,24 @@ def test_discard_lists_the_open_work_and_needs_a_yes_but_no_agent_cli(mixed: Hom
 
 def test_a_sprint_with_an_unapproved_plan_or_without_a_plan_can_be_discarded(home: Home) -> None:
     home.script(does("po", output=json.dumps([task("a"), task("b", "a")])))
-    assert home.caloron("kickoff", "go").code == 0
+    assert home.caloron("sprint", "go", "--plan-only").code == 0
     answer = home.caloron("discard", "--yes")
     assert answer.code == 0, answer
     assert answer.data["cancelled"] == ["a", "b"]
     assert home.issues() == []
     home.script(does("po", output="no plan today"))
     assert home.caloron("sprint", "go", "--yes").code == 8
-    assert home.caloron("inbox").data["needs"]
+    assert home.caloron("inbox").data["items"]
     assert home.caloron("discard", "--yes").code == 0
-    assert home.caloron("inbox").data["needs"] == []
+    assert home.caloron("inbox").data["items"] == []
 
 
 def test_resume_continues_an_earlier_sprint_after_the_last_was_discarded(
     home: Home,
 ) -> None:
     home.script(does("po", output=json.dumps([task("a")])), writes("a"))
-    assert home.caloron("kickoff", "first").code == 0
-    assert home.caloron("kickoff", "second").code == 0
+    assert home.caloron("sprint", "--plan-only", "first").code == 0
+    assert home.caloron("sprint", "--plan-only", "second").code == 0
     assert home.caloron("discard", "--yes").data["sprint_id"] == "demo-2"
     answer = home.caloron("resume", "--yes")
     assert answer.code == 0, answer

@@ -28,7 +28,7 @@ VALUES = (
     "a", "po", "[]", "{}", "null", "a b", "%s%n{0}", "$(touch gone)", "a\0b", "*",
 )  # fmt: skip
 #: They start agents, a planner or a sandbox, or wait for them: a few values are enough.
-SLOW = {("sprint",), ("kickoff",), ("resume",), ("doctor",), ("state", "backup")}
+SLOW = {("sprint",), ("resume",), ("doctor",), ("state", "backup")}
 FEW = ("", "\x1b[2J", "\udcff", MEGABYTE, "--zork", "-1", "..", "./no/such/file", "nan", "a\0b")
 DOCUMENTED = set(EXIT_CODES) - {130}
 #: The only ways to exit with 1: a person did not say yes, or conventions have warnings.
@@ -197,9 +197,9 @@ def _tree(folder: Path) -> dict[str, bytes]:
 
 def test_every_command_that_changes_something_has_a_dry_run() -> None:
     changing = {
-        "init", "config set", "projects switch", "projects delete", "org init", "sprint", "kickoff",
+        "init", "config set", "project switch", "project delete", "conventions init", "sprint",
         "resume", "stop", "issue comment", "issue close", "issue reopen", "pr review", "pr merge",
-        "pr close", "clean", "skill", "take", "discard", "graph run", "graph show", "stage run",
+        "pr close", "clean", "skill", "apply", "discard", "graph run", "graph show", "stage run",
         "stage add", "state verify", "state backup", "state restore",
         "cycle begin", "cycle act", "cycle end", "cycle recover", "cycle stop",
     }  # fmt: skip

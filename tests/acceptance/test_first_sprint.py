@@ -40,11 +40,11 @@ def test_a_sprint_in_a_sub_folder_sets_a_project_up_and_prints_every_default(
     for value in ("shop", "local", "stub", verify, "model", "$20.00"):
         assert value in answer.stderr
     assert answer.data["verify"] == verify
-    assert answer.data["bring"] == "caloron take"
+    assert answer.data["bring"] == "caloron apply"
     again = shop.sprint("more", folder="tests")
     assert again.data["project_setup"] is None
     assert again.data["sprint_id"] == "shop-2"
-    assert shop.caloron("take").data["how"] == "fast-forward"
+    assert shop.caloron("apply").data["how"] == "fast-forward"
     assert (shop.path / "new.txt").read_text() == "new\n"
 
 
@@ -70,7 +70,7 @@ def test_the_repository_beats_the_active_project_and_an_explicit_project_beats_b
     assert shop.sprint().code == 0
     other = repository(shop.home, "other")
     assert other.sprint().data["project"] == "other"
-    assert shop.home.caloron("projects", "list").data["active"] == "other"
+    assert shop.home.caloron("project", "list").data["active"] == "other"
     assert _next_sprint(shop) == "shop-2"
     assert shop.caloron("status").data["project"] == "shop"
     assert shop.home.caloron("status").data["project"] == "other"
@@ -80,7 +80,7 @@ def test_the_repository_beats_the_active_project_and_an_explicit_project_beats_b
     elsewhere = shop.home.caloron(
         "sprint", "go", "--single", "--yes", "--project", "shop", cwd=other.path
     )
-    assert elsewhere.data["bring"] == "caloron take --project shop"
+    assert elsewhere.data["bring"] == "caloron apply --project shop"
 
 
 @pytest.mark.parametrize(
@@ -132,12 +132,12 @@ def test_without_an_active_project_the_error_lists_the_projects_and_the_command(
 ) -> None:
     for name in ("one", "two"):
         assert bare_home.caloron("init", name, "--framework", "stub").code == 0
-    assert bare_home.caloron("projects", "delete", "two", "--force").code == 0
+    assert bare_home.caloron("project", "delete", "two", "--force").code == 0
     answer = bare_home.caloron("sprint", "go", "--yes")
     assert answer.code == 3
     assert "no project is active" in answer.error["message"]
     for text in (answer.error["hint"], bare_home.caloron("status", json=False).stdout):
-        assert "caloron projects switch" in text
+        assert "caloron project switch" in text
         assert "--project" in text
         assert "one" in text.rpartition(":")[2]
 
@@ -201,7 +201,7 @@ def test_agents_begin_at_the_branch_that_is_checked_out(bare_home: Home) -> None
     assert answer.code == 0, answer
     assert answer.data["project_setup"]["branch"] == "feature/x"
     assert shop.git("branch", "--show-current") == "feature/x"
-    assert shop.caloron("take").data["branch"] == "feature/x"
+    assert shop.caloron("apply").data["branch"] == "feature/x"
     assert (shop.path / "new.txt").exists()
     assert shop.git("rev-parse", "trunk") != shop.head
 
@@ -213,7 +213,7 @@ def test_a_detached_head_gets_a_sprint_but_no_take(
     answer = shop.sprint()
     assert answer.code == 0, answer
     assert answer.data["project_setup"]["branch"] == ""
-    refused = shop.caloron("take")
+    refused = shop.caloron("apply")
     assert refused.code == 8
     assert "git switch" in refused.error["hint"]
 
@@ -249,7 +249,7 @@ def test_a_work_tree_beside_the_repository_is_a_project_of_its_own(shop: Reposit
     answer = beside.sprint()
     assert answer.code == 0, answer
     assert answer.data["project"] == "beside"
-    assert beside.caloron("take").data["branch"] == "side"
+    assert beside.caloron("apply").data["branch"] == "side"
     assert (beside.path / "new.txt").exists()
     assert not (shop.path / "new.txt").exists()
 
@@ -264,21 +264,21 @@ def test_a_shallow_clone_works_and_takes(shop: Repository) -> None:
     )  # fmt: skip
     answer = shallow.sprint()
     assert answer.code == 0, answer
-    taken = shallow.caloron("take")
+    taken = shallow.caloron("apply")
     assert taken.code == 0, taken
     assert (shallow.path / "new.txt").exists()
     shallow.git("fsck")
     shallow.commit("mine.txt", "mine\n")
     shallow.home.script(writes_file("later.txt"))
     assert shallow.sprint().code == 0
-    assert shallow.caloron("take").data["commits"] == 2
+    assert shallow.caloron("apply").data["commits"] == 2
 
 
 def test_without_a_name_in_git_a_sprint_runs_and_a_fast_forward_is_taken(shop: Repository) -> None:
     shop.home.environment["GIT_CONFIG_GLOBAL"] = os.devnull
     answer = shop.sprint()
     assert answer.code == 0, answer
-    assert shop.caloron("take").code == 0
+    assert shop.caloron("apply").code == 0
     assert (shop.path / "new.txt").exists()
 
 
@@ -307,12 +307,12 @@ def test_a_damaged_configuration_never_makes_commands_act_on_another_project(
     assert (
         bare_home.caloron("init", "shop", "--framework", "stub", "--repo", str(shop.path)).code == 0
     )
-    assert bare_home.caloron("projects", "switch", "other").code == 0
+    assert bare_home.caloron("project", "switch", "other").code == 0
     file = bare_home.project("shop") / "config.yml"
     commands = (
         ("status",),
         ("inbox",),
-        ("take", "--dry-run"),
+        ("apply", "--dry-run"),
         ("config", "set", "verify", "true"),
         ("sprint", "go", "--framework", "stub"),
     )

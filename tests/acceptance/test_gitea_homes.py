@@ -21,7 +21,7 @@ def test_a_recreated_project_does_not_use_the_branches_of_the_old_project(
     home = on(bare_home, repository)
     home.script(writes("a", {"first.txt": "x\n"}))
     assert home.sprint(task("a", title="First")).code == 0
-    assert home.caloron("projects", "delete", "demo", "--force").code == 0
+    assert home.caloron("project", "delete", "demo", "--force").code == 0
     on(home, repository)
     home.script(writes("a", {"second.txt": "x\n"}))
     answer = home.sprint(task("a", title="Second"))

@@ -277,10 +277,10 @@ def test_take_brings_merged_work_of_the_forge_into_a_clone(
     subprocess.run(["git", "clone", "-q", repository.clone_url, clone], check=True)
     home.caloron(*arguments(repository, "--checkout", str(clone)))
     repository.write_file("a.txt", "a\n")
-    taken = home.caloron("take")
+    taken = home.caloron("apply")
     assert taken.data["how"] == "fast-forward", taken
     assert Path(clone, "a.txt").read_text() == "a\n"
-    assert home.caloron("take").data["how"] == "nothing"
+    assert home.caloron("apply").data["how"] == "nothing"
 
 
 def test_a_checkout_of_another_repository_is_refused(home: Home, repository: Repository) -> None:
@@ -317,13 +317,13 @@ def test_take_without_a_clone_names_the_command_that_makes_it(
     home: Home, repository: Repository
 ) -> None:
     home.caloron(*arguments(repository))
-    answer = home.caloron("take")
+    answer = home.caloron("apply")
     assert answer.code == 8
     assert "git pull" in answer.error["hint"]
     clone = home.root / "clone"
     subprocess.run(["git", "clone", "-q", repository.clone_url, clone], check=True)
     repository.write_file("a.txt", "a\n")
-    assert home.caloron("take", cwd=clone).data["how"] == "fast-forward"
+    assert home.caloron("apply", cwd=clone).data["how"] == "fast-forward"
 
 
 def test_a_person_reviews_with_the_only_account(home: Home, repository: Repository) -> None:

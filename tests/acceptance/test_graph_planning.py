@@ -62,7 +62,9 @@ def test_the_phases_plan_a_goal_and_the_sprint_finishes(home: Home) -> None:
 
 
 def test_a_plan_uses_the_content_of_the_repository(shop: Home) -> None:
-    answer = shop.caloron("kickoff", "Add a basket, then test it", "--graph", "kickoff")
+    answer = shop.caloron(
+        "sprint", "--plan-only", "Add a basket, then test it", "--graph", "kickoff"
+    )
     assert answer.code == 0, answer
     assert [t["id"] for t in answer.data["tasks"]] == ["task-1", "task-2"]
     assert answer.data["phase"] == "approval"
@@ -219,7 +221,7 @@ def test_a_model_error_fails_the_planning_and_earlier_answers_are_kept(
             return openai(json.dumps(_DESIGN))
         return Reply({}, 401) if broken[0] else openai(json.dumps(_TASKS))
 
-    command = ("kickoff", "Build the Basket", "--graph", "sprint_plan")
+    command = ("sprint", "--plan-only", "Build the Basket", "--graph", "sprint_plan")
     with Endpoint(answer) as endpoint:
         _answers(shop, endpoint)
         failed = shop.caloron(*command)
@@ -249,7 +251,15 @@ def test_a_secret_in_the_goal_is_stored_nowhere(shop: Home) -> None:
     shop.environment["SHOP_API_KEY"] = secret
     graph_input = json.dumps({"constraints": f"log in with {secret}"})
     goal = f"Build the Basket, with {secret}"
-    command = ("kickoff", goal, "--graph", "sprint_plan", "--graph-input", graph_input)
+    command = (
+        "sprint",
+        "--plan-only",
+        goal,
+        "--graph",
+        "sprint_plan",
+        "--graph-input",
+        graph_input,
+    )
     kickoff = shop.caloron(*command)
     assert kickoff.code == 0, kickoff
     assert sources_of_secret(shop, "Build the Basket")

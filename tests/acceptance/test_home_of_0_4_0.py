@@ -7,6 +7,7 @@ that is named after its state, and three that are over.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,7 +53,7 @@ def _of(names: str) -> dict[str, str]:
 LEFT = {
     "planning": Left("planning", {}, "planner", "a", 3),
     "approval": Left(
-        "approval", {"a": "Pending", "b": "Pending"}, "the plan waits for your yes", "ab", 5
+        "approval", {"a": "Pending", "b": "Pending"}, "the plan waits for your approval", "ab", 5
     ),
     "running": Left(
         "running", {"a": "Done", "b": "InProgress"}, "an agent is writing the change", "ab", 5
@@ -61,7 +62,7 @@ LEFT = {
     "escalated": Left(
         "running",
         {"a": "Blocked", "b": "Escalated", "c": "InProgress"},
-        "comment `resolved` on issue #4 to go on",
+        "comment `resolved` on issue #4 to continue",
         "cba",
         # b failed twice before.
         9,
@@ -104,7 +105,9 @@ def on_main(home: Home, project: str) -> tuple[dict[str, str], list[str]]:
     names = git("ls-tree", "-r", "--name-only", "main").splitlines()
     files = {name: git("show", f"main:{name}") for name in names if name != "README.md"}
     subjects = git("log", "--first-parent", "--reverse", "--format=%s", "main").splitlines()
-    merges = [s.partition(": ")[2] for s in subjects if s.startswith("Merge pull request")]
+    # Version 0.4.0 wrote the number of the pull request.
+    form = re.compile(r"Merge (?:pull request #\d+: )?(.*)")
+    merges = [match[1] for match in map(form.fullmatch, subjects) if match]
     return files, merges
 
 

@@ -54,11 +54,11 @@ def test_any_goal_makes_a_task_with_a_good_name(home: Home, goal: str) -> None:
 
 def test_a_planner_is_stopped_after_the_configured_time(home: Home) -> None:
     home.script(does("po", run="sleep 1000"))
-    answer = home.caloron("sprint", "go", "--po-timeout", "0.5", "--yes")
+    answer = home.caloron("sprint", "go", "--planner-timeout", "0.5", "--yes")
     assert answer.code == 8, answer
-    assert home.caloron("config", "get", "po_timeout_s").data["value"] == 900
+    assert home.caloron("config", "get", "planner_timeout_s").data["value"] == 900
     for refused in ("soon", "0", "-1", "nan", "inf", "1e99"):
-        for option in ("--po-timeout", "--timeout", "--budget", "--parallel"):
+        for option in ("--planner-timeout", "--timeout", "--budget", "--parallel"):
             assert home.caloron("sprint", "go", option, refused).code == 2
 
 
@@ -68,7 +68,7 @@ def test_a_dry_run_of_a_sprint_lists_its_tasks_and_begins_nothing(home: Home) ->
     answer = home.caloron("sprint", "go", "--plan", str(plan), "--dry-run")
     assert answer.code == 9
     assert [a["target"] for a in answer.json["planned_actions"]] == ["demo-1", "a", "b"]
-    asked = home.caloron("kickoff", "go", "--po-timeout", "auto", "--dry-run")
+    asked = home.caloron("sprint", "go", "--plan-only", "--planner-timeout", "auto", "--dry-run")
     assert "planner" in asked.json["planned_actions"][1]["action"]
     assert home.caloron("history").data["total"] == 0
     assert not (home.project() / "ledger.sqlite").exists()

@@ -55,7 +55,7 @@ def test_a_lost_ledger_is_refused_until_the_backup_is_back(
         assert "caloron state restore FILE --as demo --force" in answer.error["hint"]
     assert not ledger_of(worked).exists() or ledger_of(worked).stat().st_size == 0
     # The list of projects still works, and names the problem.
-    (row,) = worked.caloron("projects", "list").data["projects"]
+    (row,) = worked.caloron("project", "list").data["projects"]
     assert "the ledger of project demo" in row["problem"]
 
     answer = worked.caloron("state", "restore", str(worked.root / "backup.tar"), "--force")
@@ -78,22 +78,22 @@ def test_merged_work_can_be_taken_without_the_ledger(
     shop: Repository, lose: Callable[[Path], None]
 ) -> None:
     lose(shop.home.project("shop") / "ledger.sqlite")
-    assert "caloron take --project shop" in shop.caloron("status").error["hint"]
-    assert shop.caloron("take").code == 0
+    assert "caloron apply --project shop" in shop.caloron("status").error["hint"]
+    assert shop.caloron("apply").code == 0
     assert (shop.path / "new.txt").read_text() == "new\n"
 
 
 def test_deleting_a_project_warns_of_merged_work_that_was_not_taken(shop: Repository) -> None:
-    listed = shop.caloron("projects", "delete", "shop", "--dry-run")
+    listed = shop.caloron("project", "delete", "shop", "--dry-run")
     assert "the merged work of project shop is not in the branch checked out" in listed.stderr
-    assert "caloron take --project shop" in listed.stderr
-    assert shop.caloron("take").code == 0
-    assert not shop.caloron("projects", "delete", "shop", "--dry-run").stderr
+    assert "caloron apply --project shop" in listed.stderr
+    assert shop.caloron("apply").code == 0
+    assert not shop.caloron("project", "delete", "shop", "--dry-run").stderr
 
 
 def test_a_project_with_a_lost_ledger_can_be_deleted(worked: Home) -> None:
     remove(ledger_of(worked))
-    assert worked.caloron("projects", "delete", "demo", "--force").code == 0
+    assert worked.caloron("project", "delete", "demo", "--force").code == 0
 
 
 def damage(ledger: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_damaged_page_stops_every_sprint_before_it_begins(worked: Home) -> Non
 _READING = (
     ("status",),
     ("why",),
-    ("trace", "po"),
+    ("trace", "planner"),
     ("history",),
     ("metrics",),
     ("report",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -115,7 +116,7 @@ def test_a_merge_that_turned_main_red_is_reverted_and_comes_back_fixed(blind: Ho
     (issue,) = [i for i in blind.issues() if i["task"] == "a"]
     assert issue["state"] == "closed"
     subjects = blind.git("log", "--first-parent", "--format=%s", "main").decode().splitlines()
-    assert sum("Revert #" in subject for subject in subjects) == 1
+    assert sum("Revert [a]" in subject for subject in subjects) == 1
 
 
 def test_a_merge_that_cannot_be_reverted_needs_a_person_and_blocks_other_merges(
@@ -151,3 +152,112 @@ def test_a_merge_that_cannot_be_reverted_needs_a_person_and_blocks_other_merges(
     answer = blind.caloron("resume")
     assert answer.code == 0, answer
     assert set(answer.statuses.values()) == {"Done"}
+
+
+SUMMARY = """I wrote a lot before this.
+
+## Summary
+Adds the greeting. Assumed: English. Tested by hand; see #1, thanks @ada.
+"""
+
+
+def _described(home: Home, style: str) -> str:
+    """Run a sprint of one task, whose change takes a fix round; return the body of its request."""
+    home.set(verify="ls a.txt && echo 7 passed", merge_style=style)
+    home.script(
+        writes("a", {"a.txt": "a\n"}, output=SUMMARY),
+        does("review", round=1, output="[ ] 1: no comma\n[x] 2: a.txt\nCHANGES_NEEDED: a comma"),
+        does("fix", run="echo hello, >> a.txt; git commit -qam 'Add a comma'", output="A comma."),
+        does("review", round=2, output="- [x] 1: there is one\n\n[x] #2 a.txt\n\nAPPROVED"),
+    )
+    answer = home.sprint(task("a", acceptance=["it has a comma", "it is a file"]))
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\nhello,\n"}
+    (pull,) = home.pulls()
+    assert pull["state"] == "merged"
+    return str(home.caloron("pr", "show", str(pull["number"])).data["body"])
+
+
+def _messages(home: Home) -> list[str]:
+    """The messages of the commits that the sprint put on the first-parent line of main."""
+    log = home.git("log", "--first-parent", "--format=%B%x00", "main").decode().split("\0")
+    return [message.strip() for message in log][:-2]
+
+
+def test_a_change_explains_itself_in_its_pull_request_the_report_and_the_merge_commit(
+    home: Home,
+) -> None:
+    body = _described(home, "merge")
+    assert "### Summary\n\nAdds the greeting. Assumed: English." in body
+    assert "**Later round 1:** A comma." in body
+    assert "I wrote a lot" not in body
+    assert "- [x] it has a comma (there is one)\n- [x] it is a file (a.txt)\n" in body
+    assert "`ls a.txt && echo 7 passed`: green, 7 passed (commit " in body
+    assert "@ada" not in body
+    (message,) = _messages(home)
+    assert message.startswith("Merge [a] Task a\n\nAdds the greeting.")
+    for words in ("A comma.", "[x] it has a comma (there is one)", "7 passed"):
+        assert words in message
+    # Main is pushed to other forges, where these numbers mean something else.
+    everything = home.git("log", "--format=%B", "main").decode()
+    assert not re.search(r"#\d", everything)
+    author = "Co-authored-by: caloron-agent-a <caloron-agent-a@localhost>"
+    assert message.endswith(f"\nTask: a\nAgent: caloron-agent-a\n{author}")
+    # The agent's own commit, the one made of what it left, and the merge.
+    assert everything.count(author) == 3
+    (row,) = home.caloron("report").data["tasks"]
+    assert row["summaries"][0].startswith("Adds the greeting.")
+    assert [(c["text"], c["met"], c["reason"]) for c in row["criteria"]] == [
+        ("it has a comma", True, "there is one"),
+        ("it is a file", True, "a.txt"),
+    ]
+    assert (row["verification"], row["verify_summary"]) == ("green", "7 passed")
+    page = home.caloron("report", "--format", "md").data["page"]
+    assert "Adds the greeting." in page
+    assert "it has a comma" in page
+
+
+def test_a_squash_puts_one_commit_of_the_user_on_main(home: Home) -> None:
+    _described(home, "squash")
+    (message,) = _messages(home)
+    assert message.startswith("Task a\n\nAdds the greeting.")
+    shown = home.git("log", "-1", "--format=%P %an %cn", "main").decode().split()
+    assert (len(shown), shown[1:]) == (3, ["Ada", "Caloron"])
+    assert home.caloron("pr", "diff", str(home.pulls()[0]["number"])).data["diff"]
+
+
+def test_a_rebase_puts_the_commits_of_the_agent_on_a_main_that_moved(home: Home) -> None:
+    reviewer = home.gate("review")
+    home.set(merge_style="rebase")
+    home.script(
+        writes("a", run="git add -A; git commit -qm One; echo 2 > b.txt", output="Two commits."),
+        does("review", run=reviewer.line, output="APPROVED"),
+    )
+    running = home.start_sprint(task("a"))
+    reviewer.wait_for_agent()
+    push(home, "mine.txt", "mine\n")
+    reviewer.open()
+    assert running.wait().code == 0
+    last, first, mine = _messages(home)
+    assert (first.splitlines()[0], last.splitlines()[0], mine) == ("One", "Task a", "mine.txt")
+    assert home.git("rev-list", "--merges", "main") == b""
+    assert set(home.files()) == {"a.txt", "b.txt", "mine.txt"}
+    (pull,) = home.pulls()
+    assert pull["state"] == "merged"
+
+
+def test_a_squash_that_was_killed_after_its_push_to_main_is_made_once(home: Home) -> None:
+    """Main does not contain the branch afterwards, so only the journal knows of the merge."""
+    home.set(merge_style="squash").script(writes("a"))
+    once = home.root / "once"
+    at = f"engine|forge.merge.before_commit|1|{once}"
+    arguments = ("sprint", "make it so", "--yes", "--plan", str(home.plan(task("a"))))
+    home.caloron(*arguments, CALORON_CRASH_AT=at)
+    assert once.exists()
+    (pull,) = home.pulls()
+    assert (pull["state"], home.files()) == ("open", {"a.txt": b"a\n"})
+    assert home.caloron("resume").code == 0
+    (message,) = _messages(home)
+    assert message.startswith("Task a\n")
+    assert home.pulls()[0]["state"] == "merged"
+    assert [issue["state"] for issue in home.issues()] == ["closed"]

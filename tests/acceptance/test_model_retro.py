@@ -71,7 +71,7 @@ def test_the_model_gets_numbers_and_feedback_and_its_analysis_is_in_the_report(
     assert f"[high] {ADVICE['description']} — when: a task reads files — {ADVICE['evidence']}" in (
         report
     )
-    retro = asking.data("retro", "--sprint", "1")
+    retro = asking.data("retro", "1")
     assert problems(asking.caloron("retro").json) == []
     assert retro["model_analysis"]["sentiment"] == "mixed"
     assert retro["report_markdown"] == report
@@ -160,11 +160,11 @@ def test_a_stop_during_the_retro_leaves_the_retro_of_the_rules(asking: Home) -> 
     asking.script(writes_analysis(run=thinking.line), writes("a"))
     running = asking.start_sprint(task("a"))
     thinking.wait_for_agent()
-    assert asking.data("why")["why"] == "a model looks back at the sprint"
+    assert asking.data("why")["why"] == "a model is writing the retro"
     assert asking.data("status")["last_sprint"]["phase"] == "retro"
     answer = running.interrupt()
     assert (answer.code, answer.data["phase"]) == (0, "ended"), answer
     assert "every result is in; a model looks back (Ctrl-C ends without it)" in answer.stderr
     assert "no model looked back: the sprint was stopped" in answer.stderr
     assert "missing: the sprint was stopped." in page(asking)
-    assert asking.data("inbox")["needs"] == []
+    assert asking.data("inbox")["items"] == []

@@ -16,7 +16,7 @@ UNCLEAR = (
     "done\n---\ncaloron_feedback:\n  task_clarity: 3\n  blockers: [the docs were missing]\n---\n"
 )
 LESSON = "Write clearer tasks: name the inputs, the outputs and what must hold when it is done"
-_ASKS = "[y/N/e]"
+_ASKS = "[r]eplan"
 LONG = "Answer with the state of the database, of the queue and of 日本語 everything else there is"
 
 
@@ -73,7 +73,7 @@ def test_from_an_empty_home_to_a_second_sprint_that_uses_a_lesson(shop: Reposito
         "  └─ docs  Task docs\n",
         "about 4 agent runs; cost and time are unknown without an earlier",
         "shop-1  2/2 done  Add a health endpoint",
-        "Get the result: caloron take\n",
+        "Get the result: caloron apply\n",
     ):
         assert words in screen, screen
     # The user's branch and files are unchanged.
@@ -82,11 +82,11 @@ def test_from_an_empty_home_to_a_second_sprint_that_uses_a_lesson(shop: Reposito
 
     page = _at_terminal(shop, "report")
     assert "2 of 2 tasks done" in page
-    assert "$ caloron take" in page
-    brought = _at_terminal(shop, "take", columns=80)
+    assert "$ caloron apply" in page
+    brought = _at_terminal(shop, "apply", columns=80)
     assert "Fast-forwarded branch main" in brought
     assert (shop.path / "docs.txt").read_text() == "docs\n"
-    assert "Nothing needs you." in _at_terminal(shop, "inbox", columns=80)
+    assert "Nothing needs your attention." in _at_terminal(shop, "inbox", columns=80)
 
     screen = _at_terminal(shop, "sprint", "Count what happens", columns=200, answer="y")
     assert "is set up" not in screen
@@ -95,7 +95,7 @@ def test_from_an_empty_home_to_a_second_sprint_that_uses_a_lesson(shop: Reposito
     (prompt,) = (shop.home.project("shop") / "runs" / "shop-2" / "po").glob("*/*/prompt.txt")
     assert LESSON in prompt.read_text()
     assert "shop-1: 2/2 tasks done" in prompt.read_text()
-    _at_terminal(shop, "take", columns=200)
+    _at_terminal(shop, "apply", columns=200)
     assert (shop.path / "metrics.txt").exists()
 
 

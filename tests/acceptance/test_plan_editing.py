@@ -13,7 +13,7 @@ import yaml
 from tests.acceptance.terminals import Terminal
 from tests.support.home import Home, does, task, writes
 
-_ASKS, _AGAIN = "[y/N/e]", "Edit it again?"
+_ASKS, _AGAIN = "[r]eplan", "Edit it again?"
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_an_edited_plan_is_shown_again_and_runs_as_edited(planned: Home) -> None
 
 
 def test_the_plan_file_is_yaml_with_instructions_and_keeps_every_character(planned: Home) -> None:
-    planned.caloron("kickoff", "go")
+    planned.caloron("sprint", "go", "--plan-only")
     answer = planned.caloron("resume", "--edit", EDITOR=_editor(planned, "pass"))
     assert answer.code == 11, answer
     text = (planned.root / "editor" / "opened-1.yml").read_text()
@@ -84,7 +84,7 @@ def test_the_plan_file_is_yaml_with_instructions_and_keeps_every_character(plann
 
 @pytest.mark.parametrize("edit", ["pass", "text = '# only words\\n'"])
 def test_an_unchanged_or_empty_file_changes_nothing(planned: Home, edit: str) -> None:
-    planned.caloron("kickoff", "go")
+    planned.caloron("sprint", "go", "--plan-only")
     answer = planned.caloron("resume", "--edit", "--yes", EDITOR=_editor(planned, edit))
     assert answer.code == 0, answer
     assert list(answer.statuses) == ["first", "second"]
@@ -120,7 +120,7 @@ def test_editing_can_be_cancelled_and_the_typed_text_is_there_the_next_time(plan
 
 
 def test_without_a_terminal_a_bad_plan_is_an_error_that_names_the_kept_file(planned: Home) -> None:
-    planned.caloron("kickoff", "go")
+    planned.caloron("sprint", "go", "--plan-only")
     for text in ("text = '- id: ['", "text = 'just words'", "plan[0]['id'] = 'Bad Id'"):
         answer = planned.caloron("resume", "--edit", "--yes", EDITOR=_editor(planned, text))
         assert answer.code == 2, answer
@@ -136,7 +136,7 @@ def test_without_a_terminal_a_bad_plan_is_an_error_that_names_the_kept_file(plan
 def test_an_editor_that_fails_is_named_and_the_plan_stays(
     planned: Home, editor: str, word: str
 ) -> None:
-    planned.caloron("kickoff", "go")
+    planned.caloron("sprint", "go", "--plan-only")
     answer = planned.caloron("resume", "--edit", "--yes", VISUAL=editor, EDITOR="true")
     assert answer.code == 8
     assert word in answer.error["message"]
@@ -146,7 +146,7 @@ def test_an_editor_that_fails_is_named_and_the_plan_stays(
 
 
 def test_the_text_of_an_editor_that_failed_is_kept(planned: Home) -> None:
-    planned.caloron("kickoff", "go")
+    planned.caloron("sprint", "go", "--plan-only")
     failing = f"{_THIRD}; file.write_text(yaml.safe_dump(plan)); sys.exit(3)"
     editor = _editor(planned, failing)
     answer = planned.caloron("resume", "--edit", "--yes", EDITOR=editor)
@@ -168,7 +168,7 @@ def test_a_plan_whose_tasks_were_begun_cannot_be_edited(planned: Home) -> None:
 def test_a_crash_around_an_edit_leaves_the_whole_old_or_the_whole_new_plan(
     planned: Home, point: str
 ) -> None:
-    planned.caloron("kickoff", "go")
+    planned.caloron("sprint", "go", "--plan-only")
     once = planned.root / "once"
     count = 2 if point == "tick.before_commit" else 1
     at = f"engine|{point}|{count}|{once}"
@@ -185,7 +185,7 @@ def test_a_crash_around_an_edit_leaves_the_whole_old_or_the_whole_new_plan(
 
 def test_secrets_typed_into_a_plan_are_redacted(planned: Home) -> None:
     secret = "sk-ant-api03-" + "q7Zx" * 12
-    planned.caloron("kickoff", "go")
+    planned.caloron("sprint", "go", "--plan-only")
     edit = f"plan[0]['agent_prompt'] = 'use {secret}'"
     planned.caloron("resume", "--edit", EDITOR=_editor(planned, edit), MY_API_KEY=secret)
     with planned.ledger() as ledger:
@@ -214,3 +214,100 @@ def test_a_plan_edited_before_its_first_answer_leaves_no_file_of_the_old_plan(
     code, screen = terminal.end()
     assert code == 0, screen
     assert _written(planned) == (["first", "third"], ["first", "third"])
+
+
+def test_the_errors_of_an_edit_stand_at_the_top_of_the_file_and_only_once(planned: Home) -> None:
+    first = "text = text.replace('depends_on: []', 'depends_on: [ghost]')"
+    second = "text = text.replace('[ghost]', '[]').replace('title: Task first', 'title: [')"
+    third = "text = text.replace('title: [', 'title: Better')"
+    terminal = Terminal(planned, "sprint", "go", EDITOR=_editor(planned, first, second, third))
+    code, screen = terminal.end(
+        (_ASKS, "e"), (_AGAIN, "e"), (_AGAIN, "?"), (_AGAIN, ""), (_ASKS, "y")
+    )
+    assert code == 0, screen
+    again = (planned.root / "editor" / "opened-2.yml").read_text()
+    assert again.startswith("#! ")
+    assert "ghost" in again.partition("# The plan")[0]
+    last = (planned.root / "editor" / "opened-1.yml").read_text()
+    errors, _, typed = last.partition("# The plan")
+    # The line number of a parser would be wrong now, so the line itself is quoted.
+    assert "kind: change" in errors
+    assert "ghost" not in last
+    assert "title: [" in typed
+    assert "changed: first (title)" in screen
+    assert planned.issues()[0]["title"] == "Better"
+
+
+def test_after_an_edit_the_changed_tasks_and_fields_are_named(planned: Home) -> None:
+    edit = "plan[0]['acceptance'] = ['it is tested']; plan[0]['agent_prompt'] = 'x'; " + _THIRD
+    terminal = Terminal(planned, "sprint", "go", EDITOR=_editor(planned, edit))
+    code, screen = terminal.end((_ASKS, "e"), (_ASKS, "n"))
+    assert code == 11, screen
+    for line in ("removed: second", "added: third", "changed: first (prompt, acceptance)"):
+        assert line in screen
+
+
+def test_the_plan_can_be_viewed_with_its_prompts_and_criteria(home: Home) -> None:
+    plan = json.dumps([task("first", agent_prompt="one\ntwo [/b]", acceptance=["it is tested"])])
+    home.script(does("po", output=plan))
+    code, screen = Terminal(home, "sprint", "go").end((_ASKS, "v"), (_ASKS, "n"))
+    assert code == 11, screen
+    assert "two [/b]" in screen
+    assert "- it is tested" in screen
+
+
+def test_tasks_that_are_not_selected_are_not_run_and_neither_are_their_dependents(
+    home: Home,
+) -> None:
+    plan = [task("a"), task("b", "a"), task("c", "b"), task("d")]
+    home.script(does("po", output=json.dumps(plan)), writes("a"), writes("d"))
+    out = "Leave out which tasks?"
+    dialogue = ((_ASKS, "s"), (out, "nope"), (_ASKS, "s"), (out, "a d"), (_ASKS, "s"), (out, "b"))
+    code, screen = Terminal(home, "sprint", "go").end(*dialogue, (_ASKS, "y"))
+    assert code == 0, screen
+    assert "There is no task nope" in screen
+    assert "No task would be left" in screen
+    assert "depend on these: c" in screen
+    assert home.files().keys() == {"a.txt", "d.txt"}
+    assert len(home.issues()) == 2
+
+
+def test_a_remark_sends_the_plan_back_to_the_planner(home: Home) -> None:
+    once, more = [task("all", agent_prompt="old prompt")], [task("one"), task("two")]
+    paid = {"cost_usd": 0.25, "tokens_in": 10, "tokens_out": 10}
+    home.script(does("po", output=json.dumps(once), report=paid))
+    remark, secret = "split it in two", "sk-ant-api03-" + "q7Zx" * 12
+    terminal = Terminal(home, "sprint", "go", MY_API_KEY=secret)
+    terminal.read_until(_ASKS)
+    home.script(does("po", output=json.dumps(more), report=paid), writes("one"), writes("two"))
+    terminal.type("r\n")
+    terminal.read_until("What should be different?")
+    terminal.type(f"{remark} {secret}\n")
+    terminal.read_until(_ASKS, times=2)
+    terminal.type("y\n")
+    code, screen = terminal.end()
+    assert code == 0, screen
+    assert "$0.50 is spent for 2 plans" in screen
+    first, second = home.prompts("po")
+    assert remark not in first
+    assert "old prompt" in second
+    assert f"- {remark}" in second
+    assert secret not in second
+    assert home.files().keys() == {"one.txt", "two.txt"}
+
+
+def test_a_crash_after_a_remark_leaves_the_remark_or_the_old_plan(planned: Home) -> None:
+    planned.caloron("sprint", "--plan-only", "go")
+    terminal = Terminal(
+        planned, "resume", CALORON_CRASH_AT=f"engine|edit.after_commit|1|{planned.root / 'once'}"
+    )
+    terminal.read_until(_ASKS)
+    terminal.type("r\n")
+    terminal.read_until("What should be different?")
+    terminal.type("smaller\n")
+    code, screen = terminal.end()
+    assert code == -9, screen
+    answer = planned.caloron("resume", "--yes")
+    assert answer.code == 0, answer
+    assert planned.attempts("po") == 2
+    assert "smaller" in planned.prompts("po")[-1]

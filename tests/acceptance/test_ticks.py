@@ -149,7 +149,7 @@ def test_stop_ends_agents_of_ticks_and_yes_lets_ticks_continue(home: Home) -> No
 def test_a_waiting_plan_runs_once_a_person_approves_it(home: Home) -> None:
     home.script(writes("a"))
     plan = str(home.plan(task("a")))
-    assert home.caloron("kickoff", "make it so", "--plan", plan).code == 0
+    assert home.caloron("sprint", "--plan-only", "make it so", "--plan", plan).code == 0
     assert tick(home).data["phase"] == "approval"
     assert tick(home).data["statuses"] == {"a": "Pending"}
     trace = home.caloron("graph", "trace", "tick-demo-1").data

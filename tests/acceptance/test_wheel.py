@@ -104,7 +104,7 @@ def test_a_sprint_of_the_installed_wheel_merges_its_work(programs: Path, tmp_pat
         "git commit -q --allow-empty -m Begin",
         "caloron sprint 'Add a health endpoint' --framework stub --yes",
         "caloron report --format html >report.html",
-        "caloron take",
+        "caloron apply",
         "caloron graph check full_cycle",
     )
     done = subprocess.run(

@@ -37,7 +37,11 @@ def test_outside_of_a_repository_no_sprint_begins_in_the_active_project(
 ) -> None:
     before = shop.merged()
     shop.home.script(writes_file("unwanted.txt"))
-    for words in (("sprint", *GO), ("sprint", *GO, "--dry-run"), ("kickoff", *GO[:2])):
+    for words in (
+        ("sprint", *GO),
+        ("sprint", *GO, "--dry-run"),
+        ("sprint", "--plan-only", *GO[:2]),
+    ):
         refused = shop.home.caloron(*words, cwd=plain)
         assert shop.merged() == before
         assert refused.code == 2, refused
@@ -100,7 +104,7 @@ def test_a_repository_without_a_project_never_shows_another_project(
     shop: Repository,
 ) -> None:
     other = repository(shop.home, "other")
-    lines = ("why", "inbox", "history", "report", "stop", "resume", "take", "pr list",
+    lines = ("why", "inbox", "history", "report", "stop", "resume", "apply", "pr list",
              "config list", "discard --yes")  # fmt: skip
     for line in lines:
         answer = other.caloron(*line.split())
@@ -149,11 +153,11 @@ def test_the_hint_names_the_sprint_in_which_a_task_ran(home: Home) -> None:
 
 
 def test_a_result_that_was_taken_is_not_offered_again(shop: Repository) -> None:
-    assert "Get the result: caloron take" in shop.caloron("resume", json=False).stdout
-    assert shop.caloron("take").code == 0
+    assert "Get the result: caloron apply" in shop.caloron("resume", json=False).stdout
+    assert shop.caloron("apply").code == 0
     again = shop.caloron("resume", json=False)
     assert again.code == 0
-    assert "caloron take" not in again.stdout + again.stderr
+    assert "caloron apply" not in again.stdout + again.stderr
 
 
 def test_a_first_sprint_names_its_budget(bare_home: Home) -> None:

@@ -23,8 +23,11 @@ _STAND_INS = {
     "issue reopen 7": "issue reopen $(issue_of login)",
     "pr diff 12": "pr diff $(pull_of login)",
     "pr review 12 ": "pr review $(pull_of login) ",
+    "pr show 7": "pr show $(pull_of login)",
+    "pr review 7 ": "pr review $(pull_of login) ",
     "pr merge 12": "pr merge $(pull_of login)",
-    "agent/login/shop-3": "agent/login/$(last_sprint)",
+    "issue edit 7 ": "issue edit $(issue_of login) ",
+    "pr checkout 12": "pr checkout $(pull_of login)",
     "/mnt/backups/caloron-shop-20260101T120000Z.tar": "~/backups/*.tar",
     "/mnt/backups": "~/backups",
     "caloron show 3": "caloron show 1",
@@ -39,11 +42,12 @@ _BEFORE = {
         script slow
         caloron sprint "Something slow" --yes >/dev/null 2>&1 &
         until caloron why 2>/dev/null | grep -q "an agent is writing"; do sleep 0.2; done""",
-    "caloron take --dry-run": _SPRINT,
+    "caloron apply --dry-run": _SPRINT,
     "caloron discard --yes": "caloron sprint 'Something else' --plan-only",
     "caloron why ": _SPRINT,
     "caloron issue comment 7 resolved": "escalated failing",
     "caloron pr list --state open": "escalated unclear",
+    "caloron pr show 7": "escalated unclear",
     "caloron status --project blog": "caloron init blog --framework stub --verify none",
     "caloron config set checkout ~/src/shop": _SPRINT,
     "caloron state backup /mnt/backups": "mkdir ~/backups",
@@ -64,7 +68,6 @@ pull_of() {
     command caloron pr list --state all --output json |
         field "max(p['number'] for p in d['pull_requests'] if 'Task $1' in p['title'])"
 }
-last_sprint() { command caloron history --output json | field "d['sprints'][0]['sprint_id']"; }
 script() { cp ~/scripts/"$1.json" "$CALORON_STUB_FIXTURE"; }
 escalated() {  # a sprint whose task `login` waits for a person
     command caloron config set framework stub

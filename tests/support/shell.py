@@ -1,4 +1,4 @@
-"""A real `caloron shell` in a process of its own, and a client for it."""
+"""A real `caloron serve` in a process of its own, and a client for it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LiveShell:
         }
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "caloron.cli", "shell", "--output", "json", *self._options],
+            [sys.executable, "-m", "caloron.cli", "serve", "--output", "json", *self._options],
             env=kept | settings | self.env, cwd=self.root, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip

@@ -1,8 +1,9 @@
-"""The output of a command: text or a table for people, or one ACLI envelope in JSON."""
+"""The output of a command: text for people, or one ACLI envelope in JSON."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,9 +17,11 @@ from caloron.cli.format import printable, size
 
 #: The exit code of a dry run.
 DRY_RUN = 9
+#: `table` is another name of `text`, where lists are tables.
 FORMATS = ("text", "json", "table")
+COLORS = ("auto", "always", "never")
 #: Raised when a published field changes its name or its type.
-SCHEMA = 2
+SCHEMA = 3
 _LONGEST_MESSAGE = 4000
 #: The text of an answer: as it is to be printed, or lines that a narrow terminal may fold, or a
 #: function that returns either, called only if the text is printed.
@@ -34,6 +37,8 @@ class _Call:
     started: float = field(default_factory=time.perf_counter)
     #: Notes that are printed once per call.
     notes: set[str] = field(default_factory=set)
+    color: str = "auto"
+    no_pager: bool = False
 
 
 _call = _Call()
@@ -41,16 +46,20 @@ _call = _Call()
 
 def start(arguments: Sequence[str]) -> None:
     """Start the clock, and read the output format before anything can fail."""
-    _call.command = "caloron"
-    _call.format = _requested_format(arguments)
-    _call.started = time.perf_counter()
-    _call.notes = set()
+    global _call  # noqa: PLW0603
+    _call = _Call(format=_requested_format(arguments))
 
 
 def set_command(command: str, form: str) -> None:
     """Set the command that the envelopes of this call name, and their format."""
     _call.command = command
     _call.format = form
+
+
+def set_screen(**settings: Any) -> None:
+    """Set `color` and `no_pager` of this call."""
+    for name, value in settings.items():
+        setattr(_call, name, value)
 
 
 def wants_json() -> bool:
@@ -66,13 +75,15 @@ def success(command: str, data: Mapping[str, Any], text: Text, *, raw: bool = Fa
     """Print a result; `raw` text is for another program, byte for byte."""
     if wants_json():
         _print_envelope({"ok": True, "command": command, "data": data})
-    elif _call.format == "table" and (rows := _records(data)):
-        _print_table(rows)
-    elif shown := _shown(text() if callable(text) else text, raw=raw):
-        _print(shown)
+    elif shown := text_of(text, raw=raw):
+        shown = shown if raw else colored(shown, sys.stdout)
+        if not _pager(shown):
+            _echo(shown, sys.stdout, raw=True)
 
 
-def _shown(text: str | Sequence[str], *, raw: bool) -> str:
+def text_of(text: Text, *, raw: bool = False) -> str:
+    """The text of an answer as it is printed."""
+    text = text() if callable(text) else text
     if isinstance(text, str):
         return text if raw else printable(text)
     from caloron.cli.render import fitted
@@ -85,10 +96,8 @@ def dry_run(command: str, actions: Sequence[Mapping[str, Any]]) -> int:
     if wants_json():
         envelope = {"ok": True, "command": command, "dry_run": True}
         _print_envelope(envelope | {"planned_actions": [dict(action) for action in actions]})
-    elif _call.format == "table" and actions:
-        _print_table(actions)
     else:
-        _print(printable("\n".join(map(_planned, actions)) or "would change nothing"))
+        _echo(printable("\n".join(map(_planned, actions)) or "would change nothing"), sys.stdout)
     return DRY_RUN
 
 
@@ -107,9 +116,9 @@ def failure(
 ) -> None:
     """Print an error: as text on standard error, as an envelope with what `data` there is."""
     if not wants_json():
-        click.echo(f"error: {_shortened(printable(message))}", err=True)
-        if hint:
-            click.echo(f"hint: {_shortened(printable(hint))}", err=True)
+        lines = [f"error: {_shortened(printable(message))}"]
+        lines += [f"hint: {_shortened(printable(hint))}"] if hint else []
+        _echo("\n".join(lines), sys.stderr)
         return
     envelope: dict[str, Any] = {"ok": False, "command": command}
     if data is not None:
@@ -124,7 +133,7 @@ def note(text: str) -> None:
     """Print a note on standard error, whatever the output format."""
     from caloron.cli.render import fitted
 
-    click.echo(fitted(text).encode("utf-8", "replace").decode(), err=True)
+    _echo(fitted(text), sys.stderr)
 
 
 def note_once(text: str) -> None:
@@ -138,23 +147,64 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def _print_table(rows: Sequence[Mapping[str, Any]]) -> None:
-    from caloron.cli.render import table
-
-    _print(table(rows))
-
-
-def _records(data: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The first list of records in the data."""
-    for value in data.values():
-        if isinstance(value, list) and value and all(isinstance(row, Mapping) for row in value):
-            return value
-    return ()
+#: Words of state by color, where they fill a cell of a table or begin a line with a colon.
+_WORDS = {
+    "31": "error|FAIL|failed|Escalated|red|damaged|halted|refused",
+    "32": "ok|Done|done|passed|green|success|merged|approved",
+    "33": "hint|warning|WARNING|note|stopped|skipped|waiting|Blocked|paused|partial",
+    "36": "running|Running|Doing|In progress|open",
+}
+_COLORS = {word: code for code, words in _WORDS.items() for word in words.split("|")}
 
 
-def _print(text: str) -> None:
+def use_color(stream: Any) -> bool:
+    """True if text on this stream is colored."""
+    if _call.color != "auto":
+        return _call.color == "always"
+    if os.environ.get("NO_COLOR") or os.environ.get("CLICOLOR") == "0":
+        return False
+    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def colored(text: str, stream: Any = None) -> str:
+    """The text with colored words of state; the words say the same without color."""
+    if not use_color(stream or sys.stdout):
+        return text
+    import re
+
+    words = "|".join(_COLORS)
+    pattern = rf"(?m)(?:^|(?<=  ))(?:{words})(?=  |$|: )"
+    return re.sub(pattern, lambda word: f"\x1b[{_COLORS[word[0]]}m{word[0]}\x1b[0m", text)
+
+
+def _pager(text: str) -> bool:
+    """Show text that is longer than the terminal in $PAGER; False if there is no need."""
+    if _call.no_pager or not (is_terminal() and sys.stdin is not None and sys.stdin.isatty()):
+        return False
+    import shlex
+    import shutil
+    import subprocess
+
+    program = shlex.split(os.environ.get("PAGER", "less"))
+    if os.environ.get("TERM") == "dumb" or not program or not shutil.which(program[0]):
+        return False
+    if text.count("\n") + 1 < shutil.get_terminal_size().lines:
+        return False
+    with subprocess.Popen(
+        program, stdin=subprocess.PIPE, env={"LESS": "FRX"} | os.environ
+    ) as process:
+        try:
+            process.communicate(f"{text}\n".encode("utf-8", "replace"))
+        except KeyboardInterrupt:
+            # The pager handles Ctrl-C itself.
+            process.wait()
+    return True
+
+
+def _echo(text: str, stream: Any, *, raw: bool = False) -> None:
     """Print text, also text that came from bytes which are not UTF-8."""
-    click.echo(text.encode("utf-8", "replace").decode())
+    shown = text if raw else colored(text, stream)
+    click.echo(shown.encode("utf-8", "replace").decode(), file=stream, color=True)
 
 
 def _shortened(text: str) -> str:

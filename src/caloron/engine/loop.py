@@ -126,6 +126,7 @@ class Engine:
         self.wake = Wake(project.wake)
         self.signal = LoopSignal(self.wake)
         self._stop_requested = threading.Event()
+        self._keep_agents = False
         #: Set by a request to stop and at the end: the parts give up what they need not finish.
         self._stopping = threading.Event()
         state = ledger.state(sprint)
@@ -172,8 +173,12 @@ class Engine:
             grace_s=config.probe_grace_s,
         )
 
-    def request_stop(self) -> None:
-        """Save and stop at the next opportunity; safe to call from a signal handler."""
+    def request_stop(self, *, keep_agents: bool = False) -> None:
+        """Save and stop at the next opportunity; safe to call from a signal handler.
+
+        `keep_agents`: agents at work go on without this process, for the next one to adopt.
+        """
+        self._keep_agents = keep_agents
         self._stop_requested.set()
         self._stopping.set()
         self.signal.notify()
@@ -193,7 +198,11 @@ class Engine:
         if state.sprint.phase == "approval":
             # The plan may have been changed while a person was asked.
             state = self.ledger.state(self.sprint)
-        if self._stop_requested.is_set() and state.sprint.phase == "retro":
+        if (
+            self._stop_requested.is_set()
+            and not self._keep_agents
+            and state.sprint.phase == "retro"
+        ):
             # The stopped sprint has all its results: the rules write the retro.
             self.ledger.append_facts(self.sprint, [Halt(reason="the sprint was stopped")])
             state = self.tick(grace=True).state
@@ -246,7 +255,7 @@ class Engine:
         if background:
             closes["pool"] = self.runtime.pool.close
             closes["agent_dirs"] = self.runtime.agent_dirs.export_sprint
-            closes["workers"] = self.workers.stop
+            closes["workers"] = self._stop_agents
         closes["effects"] = self.effects.close
         if background:
             closes["poller"] = self.poller.stop
@@ -258,6 +267,10 @@ class Engine:
                 parts.callback(self._close, name, close)
             self.runtime.trash.open()
             yield
+
+    def _stop_agents(self) -> None:
+        if not self._keep_agents:
+            self.workers.stop()
 
     def _close_trash(self) -> None:
         # A requested stop does not wait; the next start deletes the rest.
@@ -363,6 +376,9 @@ class Engine:
             case "edited":
                 plan = cleaned_plan(approval.plan, self.runtime.redactor)
                 self.ledger.edit_plan(self.sprint, plan, self.clock.now())
+            case "again":
+                remark = self.runtime.redactor.text(approval.remark)
+                self.ledger.send_back_plan(self.sprint, remark, self.clock.now())
             case "yes":
                 self.ledger.append_facts(self.sprint, [PlanApproved()])
         self.signal.notify()

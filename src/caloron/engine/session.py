@@ -14,12 +14,13 @@ import msgspec
 
 from caloron.agents.clis.registry import FRAMEWORKS, uses_model
 from caloron.domain.compat.plan_forms import Plan, parse_plan_file
-from caloron.domain.model.facts import SprintDiscarded
+from caloron.domain.model.facts import RevertRequested, SprintDiscarded
 from caloron.domain.model.plan import PlannedTask, PlanProblem
 from caloron.domain.model.sprint import (
     MainHealth,
     Planning,
     RuleSettings,
+    SourceIssues,
     Sprint,
     SprintSettings,
     State,
@@ -115,6 +116,7 @@ class Session:
         parallel: int,
         ask: bool,
         plan_on_forge: bool = False,
+        source: SourceIssues | None = None,
     ) -> str:
         """Record a new sprint with its goal and, if there is one already, its plan."""
         config = self.project.config
@@ -131,6 +133,8 @@ class Session:
                 author=self.forge.author,
                 reviewer=self.forge.reviewer,
                 main_branch=self.forge.main,
+                merge_style=config.merge_style,
+                forge_is_local=not self.project.is_remote,
                 ask_before_running=ask,
                 plan_on_forge=plan_on_forge and bool(self.forge.url(1)),
                 framework=config.framework,
@@ -139,7 +143,7 @@ class Session:
                 unsandboxed=choices.unsandboxed,
                 retro_by=_retro_by(config),
             ),
-            planning=Planning(given_plan=cleaned_plan(plan or (), redactor)),
+            planning=Planning(given_plan=cleaned_plan(plan or (), redactor), source=source),
             main_health=MainHealth(baseline=""),
         )
         self.in_step = catch_up(self.project, self.forge)
@@ -172,6 +176,20 @@ class Session:
             self.project, self.ledger, self.forge, sprint, listener, only_effects=DISCARD_KEY
         )
         return engine.discard(by)
+
+    def revert(self, sprint: str, tasks: tuple[str, ...], by: str, listener: Listener) -> State:
+        """Revert merged tasks on the forge's main; without tasks, go on after a crash.
+
+        This starts no agent for them; the result of the revert is verified before it lands.
+        """
+        state = self.ledger.state(sprint)
+        mirror = open_mirror(self.project, self.forge)
+        sandbox_for(mirror.path, unsandboxed=state.sprint.settings.unsandboxed).check()
+        engine = self.engine(sprint, listener)
+        if tasks:
+            request = RevertRequested(by=by, tasks=tasks, at=engine.clock.now())
+            self.ledger.append_facts(sprint, [request])
+        return engine.run()
 
     def wait_for_forge(
         self,

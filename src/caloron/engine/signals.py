@@ -52,9 +52,11 @@ class Approval(msgspec.Struct, frozen=True):
     `later` keeps the plan as it is, and ends the run. `on_forge` waits for a decision there.
     """
 
-    answer: Literal["yes", "later", "on_forge", "edited"]
+    answer: Literal["yes", "later", "on_forge", "edited", "again"]
     #: With `edited`: the tasks that replace those of the plan.
     plan: tuple[PlannedTask, ...] = ()
+    #: With `again`: what the planner is to do differently.
+    remark: str = ""
 
 
 APPROVED = Approval("yes")
@@ -88,7 +90,8 @@ class LineListener:
     def transitions(self, state: State, moves: tuple[Moved, ...]) -> None:
         sprint = f"{state.sprint.id}: " if self._name_sprint else ""
         for move in moves:
-            self.message(f"{sprint}{move.task}: {move.old} → {move.new}")
+            moved = f"{move.old} → {move.new}" if move.old != move.new else move.reason
+            self.message(f"{sprint}{move.task}: {moved}")
 
     def state(self, state: State) -> None:
         """Transitions are enough."""

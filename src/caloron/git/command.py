@@ -66,6 +66,8 @@ _UNREACHABLE = (
 _LOCKED = ("cannot lock ref", "Unable to create", "could not lock config file")
 #: Lines of git's stderr whose text was written by the other side.
 _SERVER_SENT = re.compile(r"^.*\bremote(?: error)?:.*$", re.MULTILINE)
+#: How often a wait for a process checks whether it was cancelled.
+_CANCEL_CHECK_S = 0.1
 _LOCK_TRIES = 40
 _LOCK_PAUSE_S = 0.025
 #: Our git commands lock for milliseconds: an old lock was left by a machine that went down.
@@ -216,6 +218,17 @@ def start_git(
         env=environment or git_environment(),
         process_group=0,
     )
+
+
+def wait_or_end(process: subprocess.Popen[bytes], cancelled: Callable[[], bool]) -> bytes:
+    """Wait for a process, and kill it when it is cancelled; return its error output."""
+    with process:
+        while True:
+            try:
+                return process.communicate(timeout=_CANCEL_CHECK_S)[1] or b""
+            except subprocess.TimeoutExpired:
+                if cancelled():
+                    process.kill()
 
 
 def git_remote(repository: Path, remote: Remote, command: str, *args: str) -> str:

@@ -27,6 +27,7 @@ from caloron.git.command import (
     git_environment,
     is_commit_id,
     start_git,
+    wait_or_end,
 )
 from caloron.git.mirror import Mirror
 from caloron.git.repository import Files, list_files
@@ -41,8 +42,6 @@ _OBJECT_TYPES = ("blob", "tree", "commit")
 _NAMES = ("hasDot", "hasDotdot", "hasDotgit", "emptyName", "fullPathname")
 _STRICT = "--strict=" + ",".join(f"{name}=error" for name in _NAMES)
 _BUNDLE_HEADER_BYTES = 1 << 16
-#: How often a waiting hand-over checks whether it was cancelled.
-_CANCEL_CHECK_S = 0.2
 
 
 class BundleRefused(CaloronError):
@@ -317,25 +316,15 @@ def unpack(
             env=environment,
             process_group=0,
         )
-    stderr = _wait(process, cancelled)
+    stderr = wait_or_end(process, cancelled)
+    if process.returncode < 0 and cancelled():
+        raise HandOverCancelled
     if process.returncode < 0:
         raise GitError(("index-pack",), process.returncode, "it was killed")
     if process.returncode != 0:
         reason = stderr.decode("utf-8", "replace").strip()
         raise BundleRefused(f"git refused the commits: {reason}")
     return head
-
-
-def _wait(process: subprocess.Popen[bytes], cancelled: Callable[[], bool]) -> bytes:
-    """Wait for a process and return its error output."""
-    with process:
-        while True:
-            try:
-                return process.communicate(timeout=_CANCEL_CHECK_S)[1]
-            except subprocess.TimeoutExpired:
-                if cancelled():
-                    process.kill()
-                    raise HandOverCancelled from None
 
 
 def _skip_header(bundle: IO[bytes]) -> str:

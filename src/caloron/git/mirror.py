@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from caloron.domain.model.merge import MergeStyle
 from caloron.errors import NotFound, PreconditionFailed
 from caloron.git.command import (
     IDENTITY,
@@ -30,6 +31,8 @@ _FETCH = (
     # A user's repository may be shallow, and so is its forge then.
     "--update-shallow",
 )  # fmt: skip
+#: A branch with more commits is squashed instead of rebased.
+_MOST_COMMITS = 100
 _UNRELATED = "--allow-unrelated-histories"
 _MERGES = "refs/caloron/merges"
 
@@ -152,14 +155,45 @@ class Mirror(Repository):
         head: str,
         message: str,
         identity: tuple[str, str] = IDENTITY,
+        style: MergeStyle = "merge",
     ) -> Merged | Conflict:
-        """Merge `head` into `base`; the same two commits and message give the same commit."""
+        """Merge `head` into `base`; the same commits, message and style give the same commit.
+
+        The files are the same in every style. A rebase whose commits do not apply one by one, or
+        lead to other files, becomes a squash.
+        """
         tree, conflicts = self.merge_tree(base, head, _UNRELATED)
         if conflicts is not None:
             return Conflict(conflicts)
-        commit = self._commit(tree, (base, head), message, identity)
+        commit = self._rebased(base, head, tree) if style == "rebase" else ""
+        if not commit:
+            parents = (base, head) if style == "merge" else (base,)
+            author = "" if style == "merge" else head
+            commit = self._commit(tree, parents, message, identity, author=author)
         self.keep(f"{_MERGES}/{commit}", commit)
         return Merged(commit, tree)
+
+    def _rebased(self, base: str, head: str, tree: str) -> str:
+        """Apply the commits of `head` to `base` one by one; empty if they do not lead to `tree`."""
+        listed = self.git("rev-list", "--reverse", "--topo-order", "--no-merges", head, f"^{base}")
+        commits, tip = listed.split(), base
+        if not commits or len(commits) > _MOST_COMMITS:
+            return ""
+        if self.merge_base(base, head) == base and self.commits_ahead(base, head) == len(commits):
+            return head
+        for commit in commits:
+            parents = self.parents(commit)
+            if not parents:
+                return ""
+            # With this parent, what is merged is the change of this one commit.
+            onto = self._commit(self.tree(tip), parents, "Rebase", IDENTITY)
+            merged, conflicts = self.merge_tree(onto, commit)
+            if conflicts is not None:
+                return ""
+            if merged != self.tree(tip):
+                message = self.git("log", "-1", "--format=%B", commit)
+                tip = self._commit(merged, (tip,), message, IDENTITY, author=commit)
+        return tip if self.tree(tip) == tree and tip != base else ""
 
     def brings_nothing(self, base: str, head: str) -> bool:
         """Whether `base` would be the same with `head` merged into it."""
@@ -167,13 +201,31 @@ class Mirror(Repository):
         return conflicts is None and tree == self.tree(base)
 
     def _commit(
-        self, tree: str, parents: tuple[str, ...], message: str, identity: tuple[str, str]
+        self,
+        tree: str,
+        parents: tuple[str, ...],
+        message: str,
+        identity: tuple[str, str],
+        *,
+        author: str = "",
     ) -> str:
-        """Create a commit that is the same whenever and however often it is created."""
-        times = self.git("log", "--no-walk", "--format=%ct", *parents, "--").split()
+        """Create a commit that is the same whenever and however often it is created.
+
+        `author`: the commit whose author it gets, with the date.
+        """
+        related = (*parents, author) if author else parents
+        times = self.git("log", "--no-walk", "--format=%ct", *related, "--").split()
         date = f"@{max(map(int, times))} +0000"
         environment = git_environment(identity)
         environment |= {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
+        if author:
+            form = "--format=%an%x00%ae%x00%ad"
+            name, email, when = self.git("log", "-1", "--date=raw", form, author).split("\0")
+            environment |= {
+                "GIT_AUTHOR_NAME": name,
+                "GIT_AUTHOR_EMAIL": email,
+                "GIT_AUTHOR_DATE": when,
+            }
         return self.commit_tree(tree, parents, message, environment)
 
     def check_push_access(self, commit: str) -> None:
@@ -183,7 +235,11 @@ class Mirror(Repository):
 
     def same_tree_as(self, commit: str, parent: str, message: str) -> str:
         """Create a commit on top of `parent` whose files are those of `commit`."""
-        revert = self._commit(self.tree(commit), (parent,), message, IDENTITY)
+        return self.commit_on(self.tree(commit), parent, message)
+
+    def commit_on(self, tree: str, parent: str, message: str) -> str:
+        """Create a commit with these files on top of another one."""
+        revert = self._commit(tree, (parent,), message, IDENTITY)
         self.keep(f"refs/caloron/reverts/{revert}", revert)
         return revert
 

@@ -39,9 +39,6 @@ class Catalogue:
     def __iter__(self) -> Iterator[StageSpec]:
         return iter(list(self._stages.values()))
 
-    def __len__(self) -> int:
-        return len(self._stages)
-
     def __contains__(self, id: object) -> bool:
         return id in self._stages
 
@@ -58,6 +55,9 @@ class Catalogue:
             if other.id != stage.id and _is_active(other):
                 deprecated = Lifecycle("Deprecated", stage.id)
                 self._stages[other.id] = msgspec.structs.replace(other, lifecycle=deprecated)
+
+    def __getitem__(self, id: str) -> StageSpec:
+        return self._stages[id]
 
     def get(self, id: str) -> StageSpec | None:
         return self._stages.get(id)

@@ -95,8 +95,7 @@ class _Planner:
 
     def cost(self) -> CostEstimate:
         """Time and tokens add up, memory is the maximum; None if no stage declares any."""
-        stages = (self._catalogue.get(step.stage_id) for step in self.steps)
-        costs = [stage.cost for stage in stages if stage]
+        costs = [self._catalogue[step.stage_id].cost for step in self.steps]
         return CostEstimate(
             sum(cost.time_ms_p50 or 0 for cost in costs) or None,
             sum(cost.tokens_est or 0 for cost in costs) or None,

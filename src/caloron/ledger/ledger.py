@@ -23,7 +23,13 @@ from caloron.domain.model.effects import (
     RetryEffect,
     StartWork,
 )
-from caloron.domain.model.facts import Fact, PlanEdited, RunInterrupted, SprintDiscarded
+from caloron.domain.model.facts import (
+    Fact,
+    PlanEdited,
+    PlanSentBack,
+    RunInterrupted,
+    SprintDiscarded,
+)
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.snapshots import Snapshot, observation_id
 from caloron.domain.model.sprint import Sprint, State
@@ -221,6 +227,11 @@ class Ledger:
         """Append a person's edit of the waiting plan as a fact and as an event."""
         payload = {"tasks": [task.id for task in tasks]}
         self._append("edit", sprint, "plan_edited", payload, PlanEdited(tasks=tasks, at=at))
+
+    def send_back_plan(self, sprint: str, remark: str, at: float) -> None:
+        """Append a person's remark on the waiting plan, which is made again with it."""
+        fact = PlanSentBack(remark=remark, at=at)
+        self._append("edit", sprint, "plan_sent_back", {"remark": remark}, fact)
 
     def discard(self, sprint: str, by: str) -> None:
         """Append a person's request to discard the sprint as a fact and as an event."""

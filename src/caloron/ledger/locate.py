@@ -48,7 +48,7 @@ def active_project_name() -> str:
         if project_names():
             raise NotFound(
                 f"no project is active in {home()}",
-                hint=f"caloron projects switch NAME, or use --project NAME ({_known()})",
+                hint=f"caloron project switch NAME, or use --project NAME ({_known()})",
             ) from None
         raise NotFound(
             f"no project yet in {home()}",
@@ -280,7 +280,7 @@ def project_here() -> str | None:
     if active not in own:
         raise UsageError(
             f"{repository} has several projects: {', '.join(own)}",
-            hint="say which one with --project NAME, or caloron projects switch NAME",
+            hint="say which one with --project NAME, or caloron project switch NAME",
         )
     return active
 
@@ -354,7 +354,7 @@ def _refuse_lost_ledger(paths: ProjectPaths) -> None:
 
         raise PreconditionFailed(
             f"the ledger of project {paths.name} {lost}: {paths.ledger}",
-            hint=f"{restore_hint(paths.ledger)}; without a backup, `caloron take --project"
+            hint=f"{restore_hint(paths.ledger)}; without a backup, `caloron apply --project"
             f" {paths.name}` still brings the merged work to your repository",
         )
 

@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -51,23 +51,28 @@ class ProcessIdentity(NamedTuple):
 
     def send_signal(self, number: int) -> bool:
         """Send a signal; False if the pid cannot be proved to be that of this process."""
-        import signal
+        return signal_exactly(self.pid, number, lambda: self.is_gone is False)
 
-        try:
-            handle = os.pidfd_open(self.pid)
-        except OSError:
-            # The process has ended, or is not ours to signal.
+
+def signal_exactly(pid: int, number: int, is_same: Callable[[], bool]) -> bool:
+    """Send a signal to a process; False if it has ended or is not the same any more."""
+    import signal
+
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        # The process has ended, or is not ours to signal.
+        return False
+    try:
+        # Compared after opening: the descriptor never refers to a later process.
+        if not is_same():
             return False
-        try:
-            # Compared after opening: the descriptor never refers to a later process.
-            if self.is_gone is not False:
-                return False
-            signal.pidfd_send_signal(handle, number)
-        except ProcessLookupError:
-            return False
-        finally:
-            os.close(handle)
-        return True
+        signal.pidfd_send_signal(handle, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(handle)
+    return True
 
 
 def this_process(pid: int | None = None) -> ProcessIdentity:

@@ -10,8 +10,6 @@ import binascii
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["RedactingStream", "Redactor", "forms_of", "learn", "learned_secrets", "secrets_in"]
-
 _SHORTEST = 8
 _SHORTEST_LINE = 16
 #: The most a stream buffers, besides a longer known value or an unfinished private key.

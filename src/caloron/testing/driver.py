@@ -31,6 +31,7 @@ from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task, Work
 from caloron.domain.rules.evaluate import evaluate
 from caloron.domain.rules.evaluation import Decision
+from caloron.domain.rules.people.commands import for_prompt
 from caloron.engine.forge.operations import ForgeOperations
 from caloron.errors import ForgeError, NotFound
 from caloron.git.mirror import Conflict, Mirror
@@ -294,11 +295,13 @@ class SprintDriver:
             conflicting, red = verified.pop("conflicts", ()), verified.pop("exit_code", 0)
             conflicts, exit_code = conflicts or conflicting, exit_code or red
             fields = ({} if conflicts else verified) | fields
+        asked = self.state.tasks.get(task) if ROLES[work.role].needs_agent else None
         fact = WorkEnded(
             item=item,
             task=task,
             role=work.role,
             token=self.tokens[item],
+            comments=for_prompt(self.state, asked)[1] if asked else (),
             exit_code=exit_code,
             answer=answer if work.role in ("review", "check") else "",
             last_line=answer.splitlines()[-1] if answer else "",

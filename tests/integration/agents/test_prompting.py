@@ -173,6 +173,6 @@ def test_standing_instructions_hold_the_rules_and_the_conventions() -> None:
 
 def test_each_prompt_is_short() -> None:
     files = list(Path(inspect.getfile(prompting)).with_name("prompts").glob("*.md"))
-    assert len(files) == 10
+    assert len(files) == 12
     for file in files:
         assert len(file.read_text("utf-8")) < 2000, file

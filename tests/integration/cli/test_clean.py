@@ -139,7 +139,7 @@ def test_no_file_is_removed_while_an_engine_or_an_agent_runs(run, old: Path) -> 
         ledger.execute("UPDATE work_items SET status = 'in_flight' WHERE id LIKE '%-fix'")
         ledger.execute("UPDATE leases SET result = NULL, expires_at = 9e15 WHERE item LIKE '%-fix'")
     run.refused(5, "demo-1/a/", "clean", "--yes")
-    assert run("projects", "delete", "demo", "--force")[0] == 5
+    assert run("project", "delete", "demo", "--force")[0] == 5
     assert (old / "runs" / "demo-1").exists()
 
 
@@ -170,9 +170,9 @@ def test_a_sprint_without_a_plan_keeps_its_logs_until_it_is_discarded(
     monkeypatch.setenv("CALORON_STUB_FIXTURE", str(fixture))
     assert run("init", "demo", "--framework", "stub")[0] == 0
     assert run("sprint", "go", "--yes", "--project", "demo")[0] == 8
-    assert len(run.data("inbox")["needs"]) == 1
+    assert len(run.data("inbox")["items"]) == 1
     assert "logs" not in removed(run("clean", "--older-than", "0", "--yes")[1])
-    assert run("logs", "po", "--sprint", "1")[0] == 0
+    assert run("logs", "planner", "--sprint", "1")[0] == 0
     assert run("discard", "1", "--yes")[0] == 0
-    assert run.data("inbox")["needs"] == []
+    assert run.data("inbox")["items"] == []
     assert "logs" in removed(run("clean", "--older-than", "0", "--yes")[1])

@@ -100,7 +100,7 @@ def test_without_a_framework_the_agent_on_path_is_taken_or_none_is_reported(
     tools.mkdir()
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
     run.refused(8, ("no coding agent", "--framework"), "init", "shop", *forge)
-    assert run.data("projects", "list")["projects"] == []
+    assert run.data("project", "list")["projects"] == []
     if not forge:
         (tools / "claude").write_text("#!/bin/sh\n")
         (tools / "claude").chmod(0o755)

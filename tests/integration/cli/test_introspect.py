@@ -42,7 +42,7 @@ def test_every_command_is_described_with_the_names_of_its_options(run) -> None:
     assert sprint["--output"]["default"] == "text"
     # Only commands without changes are idempotent.
     assert described["status",]["idempotent"]
-    assert not described["projects", "delete"]["idempotent"]
+    assert not described["project", "delete"]["idempotent"]
     assert not sprint_command["idempotent"]
 
 

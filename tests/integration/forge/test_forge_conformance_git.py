@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from caloron.domain.model.merge import MergeStyle
 from caloron.domain.model.snapshots import PullSnapshot
 from caloron.errors import ForgeError, MergeConflict, StaleBase, StaleHead, UsageError
 from caloron.git.mirror import Merged, Mirror
@@ -137,29 +138,45 @@ def test_a_merge_onto_a_main_that_moved_is_refused(world: World) -> None:
     assert files_on_main(world).keys() == {"one.txt", "two.txt"}
 
 
-def verified_merge(world: World, pull: PullSnapshot, base: str) -> VerifiedMerge:
-    """Create a merge commit in our mirror, as the engine does."""
+STYLES: tuple[MergeStyle, ...] = ("merge", "squash", "rebase")
+
+
+def verified_merge(
+    world: World, pull: PullSnapshot, base: str, style: MergeStyle = "merge"
+) -> VerifiedMerge:
+    """Create the commit for main in our mirror, as the engine does."""
     mirror = Mirror(world.clone.path.parent / "mirror.git", world.forge.remote())
     mirror.ensure()
     mirror.fetch_main()
     mirror.fetch_branch(pull.branch)
-    merged = mirror.merge(base, pull.head, "Merge it\n\nBody 漢")
+    merged = mirror.merge(base, pull.head, "Merge it\n\nBody 漢", style=style)
     assert isinstance(merged, Merged)
-    return VerifiedMerge(merged.commit, mirror.path)
+    return VerifiedMerge(merged.commit, mirror.path, style)
 
 
-def test_a_verified_merge_is_pushed_byte_for_byte(world: World) -> None:
+def move_main(world: World) -> str:
+    """Push a commit to main, so that no branch can be fast-forwarded."""
+    commit = world.clone.commit("theirs", {"theirs.txt": "theirs"})
+    world.clone.push(f"{commit}:refs/heads/main")
+    return commit
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_verified_merge_is_pushed_byte_for_byte(world: World, style: MergeStyle) -> None:
     forge, clone = world.forge, world.clone
     issue = forge.create_issue("one", "", ())
-    base = main_of(forge)
     pull = clone.open_pull(forge, "feature", body=f"Closes #{issue.number}")
-    verified = verified_merge(world, pull, base)
+    base = move_main(world)
+    verified = verified_merge(world, pull, base, style)
+    assert verified.commit != pull.head
     # With the same message a merge that the forge makes could be the same commit.
     done = forge.merge(pull.number, pull.head, base, "Another message", verified)
     assert done.did_it
     assert (done.pull.state, done.pull.ended_by, done.pull.head) == ("merged", "caloron", pull.head)
     assert done.pull.merge_commit == main_of(forge) == verified.commit
     clone.git("fetch", "--quiet", "origin")
+    parents = clone.git("log", "-1", "--format=%P", "origin/main").split()
+    assert parents == ([base, pull.head] if style == "merge" else [base])
     commit_on_main = clone.git("cat-file", "commit", "origin/main")
     assert commit_on_main == git(verified.source, "cat-file", "commit", verified.commit)
     assert forge.issue(issue.number).state == "closed"
@@ -181,15 +198,21 @@ def test_a_verified_merge_onto_a_main_that_moved_is_refused(
     assert forge.pull(pull.number).state == "open"
 
 
-def test_a_verified_merge_that_was_killed_after_its_push_is_shown_as_merged(world: World) -> None:
-    forge, base = world.forge, main_of(world.forge)
-    pull = world.clone.open_pull(forge, "feature")
-    verified = verified_merge(world, pull, base)
+@pytest.mark.parametrize("style", STYLES)
+def test_a_verified_merge_that_was_killed_after_its_push_is_shown_as_merged(
+    world: World, style: MergeStyle
+) -> None:
+    forge = world.forge
+    issue = forge.create_issue("one", "", ())
+    pull = world.clone.open_pull(forge, "feature", body=f"Closes #{issue.number}")
+    base = move_main(world)
+    verified = verified_merge(world, pull, base, style)
     git(world.clone.path, "fetch", "--quiet", str(verified.source), verified.commit)
     git(world.clone.path, "push", "--quiet", "origin", f"{verified.commit}:refs/heads/main")
     again = world.reopened()
     shown = again.mark_merged(pull.number, verified.commit)
     assert (shown.state, shown.merge_commit) == ("merged", verified.commit)
+    assert again.issue(issue.number).state == "closed"
     assert plain(again.mark_merged(pull.number, verified.commit)) == plain(shown)
     assert not again.merge(pull.number, pull.head, base, "Merge it", verified).did_it
     assert main_of(again) == verified.commit

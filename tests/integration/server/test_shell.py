@@ -254,7 +254,7 @@ def test_graphs_can_read_heartbeats(shell: LiveShell) -> None:
 def test_only_one_shell_runs_in_a_home(shell: LiveShell, tmp_path: Path) -> None:
     env: dict[str, Any] = os.environ | {"CALORON_HOME": str(shell.home), "CALORON_SHELL_PORT": "0",
                                         "CALORON_SHELL_TOKEN": "t"}  # fmt: skip
-    done = subprocess.run([sys.executable, "-m", "caloron.cli", "shell"], env=env, cwd=tmp_path,
+    done = subprocess.run([sys.executable, "-m", "caloron.cli", "serve"], env=env, cwd=tmp_path,
                           capture_output=True, text=True, check=False)  # fmt: skip
     assert done.returncode == 5
     assert shell.process is not None

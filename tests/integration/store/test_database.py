@@ -10,7 +10,6 @@ import pytest
 
 from caloron.errors import StoreError
 from caloron.ledger.ledger import MIGRATIONS
-from caloron.store import database
 from caloron.store.database import Database, Migration, open_read_only, store_error
 from tests.integration.store.conftest import PROCESSES, exit_code
 
@@ -124,11 +123,8 @@ def test_a_commit_is_on_disk_before_it_returns(tmp_path: Path) -> None:
     assert [tuple(s) for s in settings if s] == [("wal",), (2,)]
 
 
-def test_a_locked_database_is_reported_and_usable_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(database, "_BUSY_S", 0.05)
-    db = Database(tmp_path / "x.db", [ONE])
+def test_a_locked_database_is_reported_and_usable_afterwards(tmp_path: Path) -> None:
+    db = Database(tmp_path / "x.db", [ONE], patience_s=0.05)
     other = sqlite3.connect(db.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreError, match="locked") as refused, db.transaction("test"):

@@ -72,7 +72,7 @@ def test_the_documents_show_many_commands() -> None:
         "caloron sprnt 'go'",
         "caloron sprint go --bugdet 5",
         "caloron sprint go --budget much",
-        "caloron sprint",
+        "caloron sprint --from-issue",
         "caloron sprint go home",
         "caloron pr list --state half",
         "caloron config put verify x",

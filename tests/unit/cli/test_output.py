@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -68,26 +69,9 @@ def test_foreign_text_cannot_control_the_terminal():
     assert printable("a\x1b[2Jb\tc\nd\u202e\x9b") == "a\ufffd[2Jb\tc\nd\ufffd\ufffd"
 
 
-def test_a_table_shows_the_list_that_the_answer_is_about(capsys):
+def test_the_form_table_is_the_text(capsys):
     output.start(["history", "--output", "table"])
-    rows = [
-        {"id": 1, "goal": "a\nb\x1b[2J", "done": True, "parts": ["x", "y"], "more": {"a": 1}},
-        {"id": 10, "goal": "z" * 100, "done": None, "parts": [], "more": {}},
-    ]
-    output.success("history", {"total": 2, "sprints": rows}, "as text")
-    head, first, second = capsys.readouterr().out.splitlines()
-    assert head.split() == ["ID", "GOAL", "DONE", "PARTS"]
-    assert "a b\ufffd[2J" in first
-    assert first.split()[-3:] == ["yes", "x,", "y"]
-    assert second.split()[:1] == ["10"]
-    assert "…" in second
-    assert head.index("DONE") == first.index("yes") == second.index("-")
-
-
-@pytest.mark.parametrize("data", [{"a": 1}, {"rows": []}, {"rows": ["a", "b"]}, {}])
-def test_an_answer_without_records_is_reported_as_text(capsys, data):
-    output.start(["status", "--output", "table"])
-    output.success("status", data, "as text")
+    output.success("history", {"rows": [{"a": 1}]}, "as text")
     assert capsys.readouterr().out == "as text\n"
 
 
@@ -119,3 +103,27 @@ def test_a_message_about_a_megabyte_is_short_and_cannot_control_the_terminal(cap
 )
 def test_sizes_are_readable_for_people(count, reply):
     assert size(count) == reply
+
+
+@pytest.mark.parametrize(
+    ("color", "variables", "expected"),
+    [
+        ("auto", {}, False),
+        ("always", {"NO_COLOR": "1"}, True),
+        ("never", {}, False),
+    ],
+)
+def test_states_are_colored_only_where_that_is_wanted(
+    capsys, monkeypatch, color, variables, expected
+):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    output.start(["status"])
+    output.set_screen(color=color)
+    output.success("status", {}, "a  Done  Done with it\nb  Escalated")
+    shown = capsys.readouterr().out
+    assert ("\x1b[32mDone\x1b[0m" in shown) is expected
+    assert ("\x1b[31mEscalated" in shown) is expected
+    # Only a cell that is a state is colored, and the text stays the same.
+    assert re.sub("\x1b\\[[0-9]+m", "", shown) == "a  Done  Done with it\nb  Escalated\n"
+    assert shown.count("Done\x1b") == int(expected)

@@ -65,7 +65,7 @@ def sprint_state(text: str, *, tasks: int = 3, planned: bool = True) -> State:
 
 def drawn(state: State, *notes: str, columns: int = 80, rows: int = 24) -> str:
     """Return the live table for a terminal of this size, without colours."""
-    view = LiveTable(approver=None)  # type: ignore[arg-type]
+    view = LiveTable(None, dict)
     screen = io.StringIO()
     was = view.live.console
     view.live.console = Console(

@@ -15,10 +15,10 @@ from caloron.domain.model.effects import (
     ReopenIssue,
     ReportProgress,
 )
-from caloron.domain.model.snapshots import CommentSnapshot, PullSnapshot, marker
+from caloron.domain.model.snapshots import CommentSnapshot, PullSnapshot, marker, marker_key
 from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why
-from caloron.domain.rules.people.commands import command_in
+from caloron.domain.rules.people.commands import command_in, for_prompt
 from caloron.testing import SprintDriver, planned
 from tests.support.sprints import (
     CALORON,
@@ -67,11 +67,16 @@ def test_a_comment_with_a_marker_is_never_a_command(chain: SprintDriver) -> None
 
 @pytest.mark.parametrize("command", ["resolved", TAKE_OVER, RETRY, CANCEL, APPROVE])
 def test_a_command_of_an_untrusted_author_is_ignored(reviewed: SprintDriver, command: str) -> None:
-    seen = reviewed.person.comment(issue_of(reviewed), command)
-    reviewed.forget_news()
-    decision = reviewed.tick(msgspec.structs.replace(seen, trusted=False))
-    assert decision.actions == ()
+    """Such accounts get one note in each conversation, and no agent reads their comments."""
+    n = issue_of(reviewed)
+    for _ in range(2):
+        seen = reviewed.person.comment(n, command)
+        reviewed.forget_news()
+        reviewed.tick(msgspec.structs.replace(seen, trusted=False))
+        reviewed.settle()
     assert reviewed.role("a") == "review"
+    assert reviewed.task("a").conversation.unread == ()
+    assert len([c for c in reviewed.forge.comments(n) if "/untrusted/" in c.body]) == 1
 
 
 def test_a_verdict_of_an_untrusted_author_neither_approves_nor_rejects(
@@ -507,3 +512,95 @@ def test_a_misspelt_command_that_an_edit_corrects_is_obeyed(made: SprintDriver) 
     comment = act(made).comment(n, "caloron:cancle")
     made.tick(msgspec.structs.replace(comment, version=10**6, body="caloron:cancel"))
     assert made.status("a") is Status.CANCELLED
+
+
+def answers_to_comments(made: SprintDriver, n: int) -> list[str]:
+    return [c.body for c in made.forge.comments(n) if "/read/" in marker_key(c.body)]
+
+
+def prompt_of(made: SprintDriver) -> str:
+    return for_prompt(made.state, made.task("a"))[0]
+
+
+def test_a_comment_is_in_each_prompt_until_an_agent_has_ended_with_it(made: SprintDriver) -> None:
+    n = issue_of(made)
+    act(made).comment(n, "use tabs")
+    assert prompt_of(made) == "ada:\nuse tabs"
+    made.finish("a", changes=False, exit_code=137)
+    assert prompt_of(made) == "ada:\nuse tabs"
+    made.finish("a")
+    assert prompt_of(made) == ""
+    (answer,) = answers_to_comments(made, n)
+    assert "reads this" in answer
+    assert finishes(made)
+    assert answers_to_comments(made, n) == [answer]
+
+
+def test_text_below_a_command_and_remarks_in_reviews_are_read_too(reviewed: SprintDriver) -> None:
+    reviewed.person.review(pull_of(reviewed), "commented", "name it b")
+    act(reviewed).comment(pull_of(reviewed), "caloron:retry\nand look at the tests")
+    act(reviewed).comment(issue_of(reviewed), "caloron:approve\nI will mention it elsewhere")
+    act(reviewed).comment(issue_of(reviewed), "   ")
+    assert prompt_of(reviewed) == "ada:\nname it b\n\nada:\nand look at the tests"
+    assert len(answers_to_comments(reviewed, pull_of(reviewed))) == 2
+
+
+def test_a_comment_on_a_task_that_is_done_is_answered_and_not_kept(reviewed: SprintDriver) -> None:
+    n = issue_of(reviewed)
+    act(reviewed).review(pull_of(reviewed), "approved")
+    assert reviewed.status("a") is Status.DONE
+    act(reviewed).comment(n, "much too late")
+    (answer,) = answers_to_comments(reviewed, n)
+    assert "is done" in answer
+    assert reviewed.task("a").conversation.unread == ()
+
+
+def test_a_comment_that_no_agent_read_before_the_merge_is_named_at_the_end(
+    reviewed: SprintDriver,
+) -> None:
+    n = issue_of(reviewed)
+    act(reviewed).comment(n, "one more thing")
+    reviewed.person.merge_pull(pull_of(reviewed))
+    reviewed.settle()
+    (completed,) = [c.body for c in reviewed.forge.comments(n) if "Completed via" in c.body]
+    assert "No agent read the last comments of ada." in completed
+    assert len(answers_to_comments(reviewed, n)) == 1
+
+
+def test_a_comment_on_a_cancelled_task_is_read_when_it_is_restored(made: SprintDriver) -> None:
+    n = issue_of(made)
+    act(made).comment(n, "caloron:cancel")
+    act(made).comment(n, "a pity, because x")
+    assert "is cancelled" in answers_to_comments(made, n)[-1]
+    act(made).comment(n, "caloron:retry")
+    assert prompt_of(made) == "ada:\na pity, because x"
+
+
+def test_an_escalated_task_keeps_what_people_say_for_its_next_prompt(made: SprintDriver) -> None:
+    n = issue_of(made)
+    finish_twice(made, "a", changes=False, exit_code=3)
+    assert made.status("a") is Status.ESCALATED
+    act(made).comment(n, "the key is in the vault")
+    assert "`resolved`" in answers_to_comments(made, n)[-1]
+    act(made).comment(n, "resolved\nmind the vault")
+    assert prompt_of(made) == "ada:\nthe key is in the vault\n\nada:\nmind the vault"
+
+
+def test_two_programs_do_not_answer_each_other_for_ever(made: SprintDriver) -> None:
+    n = issue_of(made)
+    for count in range(50):
+        act(made).comment(n, f"you said {len(made.forge.comments(n))} things; {count}")
+    assert len(answers_to_comments(made, n)) == 20
+    other = act(made).comment(n, f"progress\n\n{marker('comment/other-1/a/progress')}")
+    assert other.object not in made.task("a").conversation.unread
+    assert len(made.task("a").conversation.unread) == 50
+    assert len(for_prompt(made.state, made.task("a"))[1]) == 50
+
+
+def test_what_does_not_fit_into_a_prompt_is_for_the_next(made: SprintDriver) -> None:
+    for letter in "xyzw":
+        act(made).comment(issue_of(made), letter * 9000)
+    text, objects = for_prompt(made.state, made.task("a"))
+    assert (len(objects), len(text) <= 12_000, "w" in text) == (2, True, False)
+    made.finish("a")
+    assert len(made.task("a").conversation.unread) == 2

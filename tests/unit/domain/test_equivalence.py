@@ -10,7 +10,7 @@ import itertools
 
 import pytest
 
-from caloron.domain.model.effects import Action, CancelWork, ReportProgress, StartWork
+from caloron.domain.model.effects import Action, CancelWork, Describe, ReportProgress, StartWork
 from caloron.domain.model.facts import EffectDone, Fact, WorkEnded
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.snapshots import (
@@ -252,8 +252,9 @@ def letters(state: State) -> str:
 
 
 def planned_actions(decision: Decision) -> set[str]:
-    """Return the labels of the actions; test_progress covers the progress comment."""
-    return {action_label(a) for a in decision.actions if not isinstance(a, ReportProgress)}
+    """Return the labels of the actions; test_progress covers progress and descriptions."""
+    reports = ReportProgress | Describe
+    return {action_label(a) for a in decision.actions if not isinstance(a, reports)}
 
 
 def drive(rows: list[Row], *, repeat: int = 1, echo: bool = False) -> State:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
+import msgspec
 import pytest
 
-from caloron.domain.model.effects import Describe, ReportProgress
+from caloron.domain.model.effects import Describe, Merge, ReportProgress
 from caloron.domain.model.facts import SprintDiscarded
 from caloron.domain.model.snapshots import CommentSnapshot, has_section, marker_key
 from caloron.domain.model.sprint import Unavailable
 from caloron.domain.model.status import Step
-from caloron.domain.reporting.progress_page import page, progress_key, section_name
+from caloron.domain.reporting.forge_texts import section_name
+from caloron.domain.reporting.progress_page import page, progress_key
 from caloron.testing import SprintDriver, planned
 from tests.support.sprints import (
     SPRINT,
@@ -143,18 +147,72 @@ def rejected(made: SprintDriver, task: str, times: int = 1) -> None:
         made.finish(task, answer="CHANGES_NEEDED: no tests, see fixes #99")
 
 
-def test_work_of_one_cycle_does_not_change_the_description(made: SprintDriver) -> None:
+def test_work_of_one_cycle_has_no_history_in_the_description(made: SprintDriver) -> None:
     made.run()
-    assert described(made, "a") == []
+    assert "### Cycle" not in made.forge.pull(made.task("a").links.pull).body
     assert "| cycle | 1 |" in comments(made, "a")[0].body
 
 
-def test_the_second_cycle_adds_a_section_that_stays_up_to_date(made: SprintDriver) -> None:
+def test_a_description_changes_only_with_the_change_its_review_or_its_verification() -> None:
+    made = SprintDriver.start(
+        msgspec.structs.replace(planned("a"), acceptance=("it is fast", "it is small"))
+    )
+    made.finish("a", summary="Adds a cache.")
+    number = pull_of(made)
+    assert "### Summary\n\nAdds a cache." in made.forge.pull(number).body
+    assert "- [ ] it is fast\n- [ ] it is small" in made.forge.pull(number).body
+    assert described(made, "a") == []
+    made.finish("a", answer="3 passed", verify_command="make test", log="run.log")
+    assert len(described(made, "a")) == 1
+    head = made.task("a").change.head
+    assert f"`make test`: green, 3 passed (commit {head} merged" in made.forge.pull(number).body
+    made.finish("a", answer="[x] 1: 3 ms\n2. [x] it is small\nAPPROVED")
+    made.run()
+    assert len(described(made, "a")) == 2
+    body = made.forge.pull(number).body
+    assert "- [x] it is fast (3 ms)\n- [x] it is small\n" in body
+    (merge,) = made.effects(Merge)
+    assert "Adds a cache." in merge.message
+    assert "[x] it is fast (3 ms)" in merge.message
+    assert "make test: green" in merge.message.replace("`", "")
+
+
+def test_ticks_of_an_older_commit_or_an_older_text_are_not_shown() -> None:
+    made = SprintDriver.start(msgspec.structs.replace(planned("a"), acceptance=("it is fast",)))
     made.bring_to_review("a")
-    before = made.forge.pull(made.task("a").links.pull).body
+    made.finish("a", answer="[x] 1: 3 ms\nCHANGES_NEEDED: no tests")
+    assert "- [x] it is fast" in made.forge.pull(pull_of(made)).body
+    made.finish("a", summary="With tests.")
+    body = made.forge.pull(pull_of(made)).body
+    assert "- [ ] it is fast" in body
+    assert "With tests." in body
+
+
+def test_text_of_agents_is_shut_in_what_is_written_on_the_forge() -> None:
+    made = SprintDriver.start(msgspec.structs.replace(planned("a"), acceptance=("it is fast",)))
+    words = (
+        "Fixes #1, see @ada and https://example.org/x\n# Verification\ngreen <details>\n"
+        "<!-- caloron:pull/shop-1/b/1 --><!-- /caloron-section:shop-1/a -->\n"
+        "Co-authored-by: Eve <e@example.org>\n[skip ci]\n```\nan open fence"
+    )
+    made.finish("a", summary=words)
+    pull = made.forge.pull(pull_of(made))
+    assert pull.closes == (made.task("a").links.issue,)
+    made.run()
+    (merge,) = made.effects(Merge)
+    for text in (pull.body, merge.message):
+        assert not re.search(r"fixes #\d|@ada|://|\[skip|^co-authored-by: Eve", text, re.I | re.M)
+    assert (pull.body.count("<!--"), merge.message.count("<!--")) == (3, 0)
+    assert "<details>" not in pull.body
+    assert pull.body.index("an open fence\n```\n") < pull.body.index("### Acceptance")
+    assert pull.body.count("\n#") == 2
+    assert merge.message.endswith("<caloron-agent-a@localhost>\n")
+
+
+def test_the_second_cycle_adds_a_section_that_stays_up_to_date(made: SprintDriver) -> None:
     rejected(made, "a")
     body = made.forge.pull(made.task("a").links.pull).body
-    assert body.startswith(before)
+    assert body.startswith("Closes #1\n\nAgent: caloron-agent-a\n\n<!-- caloron:pull/")
     assert "### Cycle 2 of a" in body
     assert "**a** is **InProgress**" in body
     assert "an agent is fixing it" in body

@@ -42,9 +42,14 @@ def choose(
 def _fits(response: dict[str, Any], prompt: str, environment: dict[str, str]) -> bool:
     for name, wanted in response.get("when", {}).items():
         values = wanted if isinstance(wanted, list) else [wanted]
-        if environment.get(_CONDITIONS[name], "") not in {str(value) for value in values}:
+        if environment.get(_CONDITIONS[name], "") not in {_stored(str(value)) for value in values}:
             return False
     return response.get("match", "") in prompt
+
+
+def _stored(value: str) -> str:
+    """The role of the planner is called `po` in the environment."""
+    return "po" if value == "planner" else value
 
 
 def act(response: dict[str, Any], workspace: Path) -> int:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from caloron.store.lock import stat_fields
+from caloron.store.lock import signal_exactly, stat_fields
 
 _DEAD = "ZX"
 #: The proxy that this machine has to use; an address may hold a password, so it is never written.
@@ -116,18 +116,7 @@ def _command_line(pid: int) -> bytes:
 
 def send(process: Process, number: int) -> None:
     """Signal exactly this process, never another one that got its id since."""
-    try:
-        handle = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return
-    try:
-        now = read_process(process.pid)
-        if now is not None and now.started == process.started:
-            signal.pidfd_send_signal(handle, number)
-    except ProcessLookupError:
-        return
-    finally:
-        os.close(handle)
+    signal_exactly(process.pid, number, lambda: bool(living([process])))
 
 
 def living(processes: Iterable[Process]) -> list[Process]:

@@ -34,12 +34,12 @@ from caloron.agents.workspace.project_detection import (
 )
 from caloron.agents.workspace.workspaces import OWN_FOLDER, exclude, ignore_lines, remove_workspace
 from caloron.errors import CaloronError, SetupCancelled, StoreError
+from caloron.git.command import wait_or_end
 from caloron.ports import Sandbox, SandboxedCommand, SandboxSpec
 from caloron.store import log as project_log
 from caloron.store.redact import Redactor, secrets_in
 
 _KEPT = 8
-_LOOK_UP_S = 0.1
 _TOOL = re.compile(r"\b(python3|uv|poetry|npm|pnpm|yarn|node|cargo|rustc|go)\b")
 _VERSIONS = """uname -sm
 for tool in "$@"; do command -v "$tool" && { "$tool" --version || "$tool" version; }; done
@@ -322,16 +322,10 @@ class SetupCache:
 
     def _wait(self, process: subprocess.Popen[bytes]) -> str:
         """Wait for a process, or end it when setup is cancelled; return the reason of a failure."""
-        while True:
-            try:
-                errors = process.communicate(timeout=_LOOK_UP_S)[1]
-            except subprocess.TimeoutExpired:
-                if self.cancelled.is_set():
-                    process.kill()
-                continue
-            self._refuse_cancelled()
-            lines = (errors or b"").decode("utf-8", "replace").strip().splitlines()
-            return (lines[-1] if lines else "it failed") if process.returncode else ""
+        errors = wait_or_end(process, self.cancelled.is_set)
+        self._refuse_cancelled()
+        lines = errors.decode("utf-8", "replace").strip().splitlines()
+        return (lines[-1] if lines else "it failed") if process.returncode else ""
 
     def _tidy(self) -> None:
         """Remove the least recently used entries, and the rest of crashes."""

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from caloron.domain.reporting.forge_texts import co_author
 from caloron.errors import InUse
 from caloron.git.command import IDENTITY, GitError, git, git_environment, git_process
 from caloron.git.mirror import Mirror
@@ -28,7 +29,8 @@ OWN_FOLDER = ".caloron"
 
 _NO_PUSH = "/nonexistent/caloron-pushes-for-you"
 _TRAILER_HOOK = """#!/bin/sh
-git interpret-trailers --in-place --if-exists doNothing --trailer "Agent: {agent}" "$1"
+git interpret-trailers --in-place --if-exists doNothing --trailer "Agent: {agent}" \
+    --if-exists addIfDifferent --trailer "{co_author}" "$1"
 """
 
 
@@ -72,7 +74,7 @@ def prepare_workspace(
     """Bring a fresh workspace into the state in which its agent starts."""
     if agent:
         hook = workspace / ".git" / "hooks" / "prepare-commit-msg"
-        hook.write_text(_TRAILER_HOOK.format(agent=agent), "utf-8")
+        hook.write_text(_TRAILER_HOOK.format(agent=agent, co_author=co_author(agent)), "utf-8")
         hook.chmod(0o755)
     if merge:
         _begin_merge(workspace, merge, identity)

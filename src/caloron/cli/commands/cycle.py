@@ -11,6 +11,7 @@ from caloron.cli import output
 from caloron.cli.app import (
     Answer,
     DryRun,
+    Number,
     add_options,
     attributes,
     exclude_each_other,
@@ -41,7 +42,7 @@ _agent = add_options(
 _number = click.option(
     "--cycle",
     "number",
-    type=click.IntRange(min=1, max=_LARGEST),
+    type=Number(1, _LARGEST),
     metavar="N",
     help="Only if this is still the open cycle.",
 )
@@ -60,18 +61,19 @@ _result = click.option(
 )
 
 
-@group()
+@group(
+    examples=[
+        "caloron cycle begin allegro --pid $$",
+        'caloron cycle act allegro "opened PR 12" --artefact "PR 12"',
+        'caloron cycle end allegro --next "answer the review of PR 12"',
+        "caloron cycle status allegro",
+    ]
+)
 def cycle() -> None:
     """Number the wakes of an agent; each gets a report of the last cycle and how it ended.
 
     A cycle that is begun and never ended has crashed: the next report says so, with the last known
     step. State and log are kept in ~/.hermes if that is there, else in $CALORON_HOME/cycles.
-
-    Examples:
-      caloron cycle begin allegro --pid $$
-      caloron cycle act allegro "opened PR 12" --artefact "PR 12"
-      caloron cycle end allegro --next "answer the review of PR 12"
-      caloron cycle status allegro
     """
 
 
@@ -108,11 +110,17 @@ def _note(notices: tuple[str, ...]) -> None:
             output.note(f"note: {notice}")
 
 
-@cycle.command(dry_run=True)
+@cycle.command(
+    dry_run=True,
+    examples=[
+        "caloron cycle begin allegro --pid $$",
+        'caloron cycle begin allegro --work "issue 12" --output json',
+    ],
+)
 @_agent
 @click.option(
     "--pid",
-    type=click.IntRange(min=1, max=2**31),
+    type=Number(1, 2**31),
     metavar="PID",
     help="The process that the cycle lives with: if it is gone, the cycle has crashed.",
 )
@@ -120,14 +128,10 @@ def _note(notices: tuple[str, ...]) -> None:
 def begin(
     agent: str, pid: int | None, work: str | None, hermes: bool | None, dry_run: bool
 ) -> Answer | DryRun:
-    """Wake: take the next number, and read what the last cycle left.
+    """Begin a cycle: take the next number, and read what the last cycle left.
 
     Refused while another cycle of this agent is at work (5), and after a request to stop (11).
     Without --pid a cycle that crashed is noticed when it gave no sign for 20 minutes.
-
-    Examples:
-      caloron cycle begin allegro --pid $$
-      caloron cycle begin allegro --work "issue 12" --output json
     """
     cycles = _cycles_of(agent, hermes)
     if dry_run:
@@ -148,7 +152,14 @@ def _holder(pid: int | None) -> ProcessIdentity:
     return process
 
 
-@cycle.command(dry_run=True)
+@cycle.command(
+    dry_run=True,
+    examples=[
+        'caloron cycle act allegro "opened PR 12" --artefact "PR 12"',
+        'caloron cycle act allegro "ran the tests" --result failure',
+        "caloron cycle act allegro",
+    ],
+)
 @_agent
 @click.argument("action", required=False)
 @_result
@@ -166,13 +177,7 @@ def act(
     artefact: str,
     **texts: str | None,
 ) -> Answer | DryRun:
-    """Record a step of the open cycle; without an action, only a sign of life.
-
-    Examples:
-      caloron cycle act allegro "opened PR 12" --artefact "PR 12"
-      caloron cycle act allegro "ran the tests" --result failure
-      caloron cycle act allegro
-    """
+    """Record a step of the open cycle; without an action, only a sign of life."""
     cycles = _cycles_of(agent, hermes)
     if dry_run:
         return DryRun(planned("record", action or "a heartbeat"))
@@ -193,7 +198,13 @@ def act(
     return _answer(cycles, text, state, cycles.notices, stop=stop)
 
 
-@cycle.command(dry_run=True)
+@cycle.command(
+    dry_run=True,
+    examples=[
+        'caloron cycle end allegro --artefact "commit 4f2a" --next "open the PR"',
+        'caloron cycle end allegro --result failure --reason "the forge is away"',
+    ],
+)
 @_agent
 @_result
 @click.option("--artefact", multiple=True, metavar="TEXT", help="Its results; may be repeated.")
@@ -211,12 +222,7 @@ def end(
     reason: str,
     **texts: str | None,
 ) -> Answer | DryRun:
-    """End the cycle: with an artefact, or with a reason why there is none.
-
-    Examples:
-      caloron cycle end allegro --artefact "commit 4f2a" --next "open the PR"
-      caloron cycle end allegro --result failure --reason "the forge is away"
-    """
+    """End the cycle: with an artefact, or with a reason why there is none."""
     cycles = _cycles_of(agent, hermes)
     if dry_run:
         return DryRun(planned("end", f"cycle {cycles.load().state.cycle_number} of {agent}"))
@@ -229,16 +235,14 @@ def end(
     return _answer(cycles, text, state, cycles.notices)
 
 
-@cycle.command(dry_run=True)
+@cycle.command(
+    dry_run=True,
+    examples=["caloron cycle recover allegro", "caloron cycle recover allegro --force"],
+)
 @_agent
 @click.option("--force", is_flag=True, help="Also a cycle that gives signs of life.")
 def recover(agent: str, force: bool, hermes: bool | None, dry_run: bool) -> Answer | DryRun:
-    """Repair the state after a crash: a damaged state file, a cycle without an end.
-
-    Examples:
-      caloron cycle recover allegro
-      caloron cycle recover allegro --force
-    """
+    """Repair the state after a crash: a damaged state file, a cycle without an end."""
     cycles = _cycles_of(agent, hermes)
     if dry_run:
         loaded = cycles.load()
@@ -252,19 +256,20 @@ def recover(agent: str, force: bool, hermes: bool | None, dry_run: bool) -> Answ
     return _answer(cycles, text, recovered.state, recovered.notices)
 
 
-@cycle.command(dry_run=True)
+@cycle.command(
+    dry_run=True,
+    examples=[
+        'caloron cycle stop allegro --reason "wait for the release"',
+        "caloron cycle stop allegro --clear",
+    ],
+)
 @_agent
 @click.option("--reason", default="", metavar="TEXT", help="Why.")
 @click.option("--clear", is_flag=True, help="Take the request back.")
 def stop(
     agent: str, reason: str, clear: bool, hermes: bool | None, dry_run: bool
 ) -> Answer | DryRun:
-    """Ask an agent to stop: its next wake begins no cycle (11) until this is taken back.
-
-    Examples:
-      caloron cycle stop allegro --reason "wait for the release"
-      caloron cycle stop allegro --clear
-    """
+    """Ask an agent to stop: its next wake begins no cycle (11) until this is taken back."""
     cycles = _cycles_of(agent, hermes)
     if dry_run:
         return DryRun(planned("let go on" if clear else "ask to stop", agent))
@@ -277,16 +282,18 @@ def stop(
     return Answer({"agent": agent, "stop": cycles.stop_request()}, text)
 
 
-@cycle.command(project=True)
+@cycle.command(
+    project=True,
+    examples=[
+        "caloron cycle status allegro",
+        "caloron cycle status reviewer-1 --project demo --output json",
+    ],
+)
 @_agent
 def status(agent: str, project: str | None, hermes: bool | None) -> Answer:
     """Show the state of an agent's cycles: the report that its next wake gets.
 
     An agent that has no cycles of its own may be one of the project's sprints: see --project.
-
-    Examples:
-      caloron cycle status allegro
-      caloron cycle status reviewer-1 --project demo --output json
     """
     cycles, ambiguity = _find(agent, project, hermes)
     loaded, report = cycles.load(), cycles.report()
@@ -297,30 +304,31 @@ def status(agent: str, project: str | None, hermes: bool | None) -> Answer:
     return _answer(cycles, report.text(), loaded.state, notices, **data)
 
 
-@cycle.command(project=True)
+@cycle.command(
+    project=True,
+    examples=[
+        "caloron cycle log allegro -n 20",
+        "caloron cycle log allegro --cycle 42",
+        "caloron cycle log reviewer-1 --project demo",
+    ],
+)
 @_agent
 @click.option(
     "-n",
     "--limit",
-    type=click.IntRange(1, 100_000),
+    type=Number(1, 100_000),
     default=50,
     show_default=True,
     metavar="N",
     help="At most this many lines, the newest ones.",
 )
 @click.option(
-    "--cycle", "number", type=click.IntRange(1, _LARGEST), metavar="N", help="Only of this cycle."
+    "--cycle", "number", type=Number(1, _LARGEST), metavar="N", help="Only of this cycle."
 )
 def log(
     agent: str, limit: int, number: int | None, project: str | None, hermes: bool | None
 ) -> Answer:
-    """Show the log of an agent's cycles, one line per event.
-
-    Examples:
-      caloron cycle log allegro -n 20
-      caloron cycle log allegro --cycle 42
-      caloron cycle log reviewer-1 --project demo
-    """
+    """Show the log of an agent's cycles, one line per event."""
     cycles, notices = _find(agent, project, hermes)
     _note(notices)
     newest = cycles.log.newest(10**6 if number else limit)
@@ -375,10 +383,18 @@ def _of_sprint(agent: str, project: str | None) -> Cycles | None:
     return cycles_in(agent_dir)
 
 
-_FORGE_NUMBER = click.IntRange(min=1, max=2**31 - 1)
+_FORGE_NUMBER = Number(1, 2**31 - 1)
 
 
-@cycle.command(project=True, dry_run=True)
+@cycle.command(
+    project=True,
+    dry_run=True,
+    examples=[
+        "caloron cycle breadcrumb allegro",
+        "caloron cycle breadcrumb allegro --issue 12",
+        "caloron cycle breadcrumb allegro --pull 14 --project shop --dry-run",
+    ],
+)
 @_agent
 @click.option("--issue", type=_FORGE_NUMBER, metavar="N", help="Write it on this issue.")
 @click.option("--pull", type=_FORGE_NUMBER, metavar="N", help="Write it on this pull request.")
@@ -395,11 +411,6 @@ def breadcrumb(
     One comment is kept up to date, and from the second cycle on a section in the description; each
     is written once, however often this is called or killed. What people write around the section
     stays; a comment or section that a person deleted is not written again.
-
-    Examples:
-      caloron cycle breadcrumb allegro
-      caloron cycle breadcrumb allegro --issue 12
-      caloron cycle breadcrumb allegro --pull 14 --project shop --dry-run
     """
     exclude_each_other(issue=issue, pull=pull)
     state, crumb = _crumb(agent, hermes)

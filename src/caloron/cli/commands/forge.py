@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from caloron.cli.app import FC, Answer, DryRun, attributes, group, planned
+from caloron.cli.app import FC, Answer, DryRun, Number, attributes, group, planned
 from caloron.cli.format import one_line
 from caloron.cli.output import is_terminal
 from caloron.cli.render import aligned, unmarked
@@ -48,7 +48,7 @@ _MARKER_LINE = re.compile(r"\n*<!-- caloron:[^\s<>]+ -->|<!-- /?caloron-section:
 #: A zero-width space, which keeps agents' words from becoming mentions and references.
 _ZERO_WIDTH = "\u200b"
 
-_number = click.argument("number", type=click.IntRange(min=1))
+_number = click.argument("number", type=Number(1))
 _state = click.option(
     "--state",
     type=click.Choice(("open", "closed", "merged", "all")),
@@ -120,7 +120,7 @@ def _body_options(command: FC) -> FC:
             "--body-file",
             "--file",
             "-F",
-            type=click.Path(path_type=Path),
+            type=Path,
             metavar="FILE",
             help="Read the text from FILE; `-`: from standard input.",
         ),
@@ -161,29 +161,26 @@ def _body(*sources: str | Path | None) -> str | None:
         raise UsageError(f"{used[0]} cannot be read: {error}") from error
 
 
-@group()
+@group(
+    examples=[
+        "caloron issue list --state open",
+        'caloron issue create --title "Add a log-out button" --label caloron:task',
+        "caloron issue comment 7 resolved",
+    ]
+)
 def issue() -> None:
     """Create, read, change and close issues on the forge of a project.
 
     The engine reacts at once: an issue with the label `caloron:task` becomes a task of the running
     sprint, closing the issue of a task cancels the task, and the comment `resolved` on an
     escalation lets its task continue.
-
-    Examples:
-      caloron issue list --state open
-      caloron issue create --title "Add a log-out button" --label caloron:task
-      caloron issue comment 7 resolved
     """
 
 
-@issue.command("list", project=True)
+@issue.command("list", project=True, examples=["caloron issue list --state open --output json"])
 @_state
 def list_issues(state: State, project: str | None) -> Answer:
-    """List the issues.
-
-    Example:
-      caloron issue list --state open --output json
-    """
+    """List the issues."""
     with _forge_of(project) as forge:
         issues = forge.issues(state)
         data = [issue_data(issue, forge) for issue in issues]
@@ -191,14 +188,10 @@ def list_issues(state: State, project: str | None) -> Answer:
     return Answer({"issues": data}, lambda: _table(head, issues, data) or "No issues.")
 
 
-@issue.command("show", project=True)
+@issue.command("show", project=True, examples=["caloron issue show 3"])
 @_number
 def show_issue(number: int, project: str | None) -> Answer:
-    """Show one issue with its comments.
-
-    Example:
-      caloron issue show 3
-    """
+    """Show one issue with its comments."""
     with _forge_of(project) as forge:
         issue, comments = forge.issue(number), forge.comments(number)
         data = issue_data(issue, forge)
@@ -209,7 +202,15 @@ def show_issue(number: int, project: str | None) -> Answer:
     return Answer(data, lambda: _page(issue, data["url"], about, [], comments))
 
 
-@issue.command("create", project=True, dry_run=True)
+@issue.command(
+    "create",
+    project=True,
+    dry_run=True,
+    examples=[
+        'caloron issue create --title "Add a log-out button" --label caloron:task',
+        'caloron issue create --title "Round prices" --body-file notes.md',
+    ],
+)
 @click.option("--title", "-t", required=True, help="The title.")
 @_body_options
 @_labels("--label", "-l", help="Add a label; repeat it for more.")
@@ -221,12 +222,7 @@ def create_issue(
     dry_run: bool,
     project: str | None,
 ) -> Answer | DryRun:
-    """Open an issue; with the label `caloron:task` a running sprint adds it as a task.
-
-    Examples:
-      caloron issue create --title "Add a log-out button" --body "In the menu" --label caloron:task
-      caloron issue create --title "Round prices" --body-file notes.md
-    """
+    """Open an issue; with the label `caloron:task` a running sprint adds it as a task."""
     text = with_text("", _body(body, body_file) or "")
     with _forge_of(project, changes=not dry_run) as forge:
         if dry_run:
@@ -236,7 +232,15 @@ def create_issue(
     return Answer(data, f"Opened issue #{made.number} as {made.author}. {data['url']}".rstrip())
 
 
-@issue.command("edit", project=True, dry_run=True)
+@issue.command(
+    "edit",
+    project=True,
+    dry_run=True,
+    examples=[
+        'caloron issue edit 7 --title "Round prices to cents"',
+        "caloron issue edit 7 --body-file - < notes.md",
+    ],
+)
 @_number
 @click.option("--title", "-t", help="Another title.")
 @_body_options
@@ -255,10 +259,6 @@ def edit_issue(
     """Change the title, the text or the labels of an issue.
 
     A task whose issue has another title or text is reviewed against the new text.
-
-    Examples:
-      caloron issue edit 7 --title "Round prices to cents"
-      caloron issue edit 7 --body-file - < notes.md
     """
     text = _body(body, body_file)
     if title is not None and not title.strip():
@@ -275,19 +275,22 @@ def edit_issue(
         return _labelled(forge, issue, add_label, remove_label)
 
 
-@issue.command("label", project=True, dry_run=True)
+@issue.command(
+    "label",
+    project=True,
+    dry_run=True,
+    examples=[
+        "caloron issue label 7 --add caloron:task",
+        "caloron issue label 7 --remove caloron:task",
+    ],
+)
 @_number
 @_labels("--add", help="Add a label; repeat it for more.")
 @_labels("--remove", help="Remove a label; repeat it for more.")
 def label_issue(
     number: int, add: tuple[str, ...], remove: tuple[str, ...], dry_run: bool, project: str | None
 ) -> Answer | DryRun:
-    """Add or remove labels; `caloron:task` adds the issue to the running sprint.
-
-    Examples:
-      caloron issue label 7 --add caloron:task
-      caloron issue label 7 --remove caloron:task
-    """
+    """Add or remove labels; `caloron:task` adds the issue to the running sprint."""
     if not (add or remove):
         raise UsageError("no label is named", hint="give --add LABEL or --remove LABEL")
     with _forge_of(project, changes=not dry_run) as forge:
@@ -310,7 +313,12 @@ def _labelled(
     return Answer(issue_data(issue, forge), text)
 
 
-@issue.command("comment", project=True, dry_run=True)
+@issue.command(
+    "comment",
+    project=True,
+    dry_run=True,
+    examples=["caloron issue comment 7 resolved", "caloron issue comment 7 - < notes.md"],
+)
 @_number
 @click.argument("text", required=False)
 @_body_options
@@ -322,12 +330,7 @@ def comment_issue(
     dry_run: bool,
     project: str | None,
 ) -> Answer | DryRun:
-    """Comment on an issue; TEXT `-` is read from standard input.
-
-    Examples:
-      caloron issue comment 7 resolved
-      caloron issue comment 7 - < notes.md
-    """
+    """Comment on an issue; TEXT `-` is read from standard input."""
     return _comment("issue", number, _body(text, body, body_file), dry_run, project)
 
 
@@ -345,25 +348,17 @@ def _comment(
     return Answer(data, f"Commented on #{number} as {written.author}.")
 
 
-@issue.command("close", project=True, dry_run=True)
+@issue.command("close", project=True, dry_run=True, examples=["caloron issue close 3"])
 @_number
 def close_issue(number: int, dry_run: bool, project: str | None) -> Answer | DryRun:
-    """Close an issue; closing the issue of a task cancels the task.
-
-    Example:
-      caloron issue close 3
-    """
+    """Close an issue; closing the issue of a task cancels the task."""
     return _change_issue("close", number, dry_run, project)
 
 
-@issue.command("reopen", project=True, dry_run=True)
+@issue.command("reopen", project=True, dry_run=True, examples=["caloron issue reopen 3"])
 @_number
 def reopen_issue(number: int, dry_run: bool, project: str | None) -> Answer | DryRun:
-    """Open a closed issue again.
-
-    Example:
-      caloron issue reopen 3
-    """
+    """Open a closed issue again."""
     return _change_issue("reopen", number, dry_run, project)
 
 
@@ -376,27 +371,24 @@ def _change_issue(verb: str, number: int, dry_run: bool, project: str | None) ->
         return Answer(issue_data(changed, forge), f"Issue #{number} is {changed.state}.")
 
 
-@group()
+@group(
+    examples=[
+        "caloron pr diff 5",
+        'caloron pr review 5 --request-changes "Please keep the old name as an alias"',
+    ]
+)
 def pr() -> None:
     """Read, review and merge pull requests on the forge of a project.
 
     The engine reacts at once: a task whose pull request you merge is done, and a task whose
     changes you request goes back to its agent with your text.
-
-    Examples:
-      caloron pr diff 5
-      caloron pr review 5 --request-changes "Please keep the old name as an alias"
     """
 
 
-@pr.command("list", project=True)
+@pr.command("list", project=True, examples=["caloron pr list --state merged"])
 @_state
 def list_pulls(state: State, project: str | None) -> Answer:
-    """List the pull requests.
-
-    Example:
-      caloron pr list --state merged
-    """
+    """List the pull requests."""
     with _forge_of(project) as forge:
         pulls = forge.pulls(state)
         data = [pull_data(pull, forge) for pull in pulls]
@@ -404,14 +396,10 @@ def list_pulls(state: State, project: str | None) -> Answer:
     return Answer({"pull_requests": data}, lambda: _table(head, pulls, data) or "No pull requests.")
 
 
-@pr.command("show", project=True)
+@pr.command("show", project=True, examples=["caloron pr show 5"])
 @_number
 def show_pull(number: int, project: str | None) -> Answer:
-    """Show one pull request with its reviews and comments.
-
-    Example:
-      caloron pr show 5
-    """
+    """Show one pull request with its reviews and comments."""
     with _forge_of(project) as forge:
         pull = forge.pull(number)
         reviews, comments = forge.reviews(number), forge.comments(number)
@@ -430,20 +418,24 @@ def show_pull(number: int, project: str | None) -> Answer:
     return Answer(data, lambda: _page(pull, data["url"], about, reviews, comments))
 
 
-@pr.command("diff", project=True)
+@pr.command("diff", project=True, examples=["caloron pr diff 5 | less"])
 @_number
 def diff_pull(number: int, project: str | None) -> Answer:
-    """Show the changes of a pull request.
-
-    Example:
-      caloron pr diff 5 | less
-    """
+    """Show the changes of a pull request."""
     with _forge_of(project) as forge:
         diff = forge.diff(number)
     return Answer({"number": number, "diff": diff}, diff.rstrip("\n"), raw=not is_terminal())
 
 
-@pr.command("comment", project=True, dry_run=True)
+@pr.command(
+    "comment",
+    project=True,
+    dry_run=True,
+    examples=[
+        'caloron pr comment 5 "Nice, and the name fits"',
+        "caloron pr comment 5 --body-file notes.md",
+    ],
+)
 @_number
 @click.argument("text", required=False)
 @_body_options
@@ -457,16 +449,17 @@ def comment_pull(
 ) -> Answer | DryRun:
     """Comment on a pull request; TEXT `-` is read from standard input.
 
-    To send the change back to its agent, use `caloron pr review --request-changes`.
-
-    Examples:
-      caloron pr comment 5 "Nice, and the name fits"
-      caloron pr comment 5 --body-file notes.md
+    To send the change back to its agent, use `caloron pr review NUMBER --request-changes TEXT`.
     """
     return _comment("pull request", number, _body(text, body, body_file), dry_run, project)
 
 
-@pr.command("checkout", project=True, dry_run=True)
+@pr.command(
+    "checkout",
+    project=True,
+    dry_run=True,
+    examples=["caloron pr checkout 5", "caloron pr checkout 5 --branch try-it"],
+)
 @_number
 @click.option("--branch", "-b", metavar="NAME", help="The local branch (default: the same name).")
 def checkout_pull(
@@ -476,12 +469,8 @@ def checkout_pull(
 
     Creates a local branch, or fast-forwards the one of an earlier checkout. Refused, with nothing
     changed, if that branch has commits of its own or files in no commit would be overwritten.
-
-    Examples:
-      caloron pr checkout 5
-      caloron pr checkout 5 --branch try-it
     """
-    from caloron.cli.commands.sprint.take import users_repository
+    from caloron.cli.commands.sprint.apply import users_repository
     from caloron.git.checkout import Checkout, Wanted
     from caloron.ledger.projects import load_project
 
@@ -523,7 +512,15 @@ def _fetched_head(project: Project, forge: Forge, pull: PullSnapshot) -> str:
     return ref
 
 
-@pr.command("review", project=True, dry_run=True)
+@pr.command(
+    "review",
+    project=True,
+    dry_run=True,
+    examples=[
+        "caloron pr review 5 --approve",
+        'caloron pr review 5 --request-changes "An empty list must not crash"',
+    ],
+)
 @_number
 @click.option("--approve", is_flag=True, help="Approve the change as it is.")
 @click.option("--request-changes", metavar="TEXT", help="Request changes; TEXT goes to the agent.")
@@ -536,12 +533,7 @@ def review_pull(
     dry_run: bool,
     project: str | None,
 ) -> Answer | DryRun:
-    """Review the newest commit of a pull request.
-
-    Examples:
-      caloron pr review 5 --approve
-      caloron pr review 5 --request-changes "An empty list must not crash"
-    """
+    """Review the newest commit of a pull request."""
     verdict, body = _verdict(approve, request_changes, remark)
     with _open_pull(number, "reviewed", project, dry_run) as (forge, pull):
         if dry_run:
@@ -552,14 +544,10 @@ def review_pull(
     return Answer(data, f"Pull request #{number}: {words} at {pull.head[:12]}.")
 
 
-@pr.command("merge", project=True, dry_run=True)
+@pr.command("merge", project=True, dry_run=True, examples=["caloron pr merge 5"])
 @_number
 def merge_pull(number: int, dry_run: bool, project: str | None) -> Answer | DryRun:
-    """Merge a pull request as it is now, on your own responsibility.
-
-    Example:
-      caloron pr merge 5
-    """
+    """Merge a pull request as it is now, on your own responsibility."""
     with _open_pull(number, "merged", project, dry_run) as (forge, pull):
         if dry_run:
             return _planned("merge", pull)
@@ -568,14 +556,10 @@ def merge_pull(number: int, dry_run: bool, project: str | None) -> Answer | DryR
     return Answer(data, f"Pull request #{number} is merged as {merged.merge_commit[:12]}.")
 
 
-@pr.command("close", project=True, dry_run=True)
+@pr.command("close", project=True, dry_run=True, examples=["caloron pr close 5"])
 @_number
 def close_pull(number: int, dry_run: bool, project: str | None) -> Answer | DryRun:
-    """Close a pull request without merging it; its task goes back to work.
-
-    Example:
-      caloron pr close 5
-    """
+    """Close a pull request without merging it; its task goes back to work."""
     with _open_pull(number, "closed", project, dry_run) as (forge, pull):
         if dry_run:
             return _planned("close", pull)

@@ -10,21 +10,68 @@ from typing import Any, NamedTuple
 import click
 
 from caloron import __version__
-from caloron.cli.app import EXIT_CODES, Answer, DryRun, command, planned
+from caloron.cli.app import EXIT_CODES, Answer, DryRun, Name, command, planned
 from caloron.cli.files import is_own_file, write_file
+from caloron.errors import CaloronError, UsageError
+from caloron.ledger import locate
+from caloron.store.lock import holder
 
 ACLI_VERSION = "0.1.0"
 
 
-@command()
+@command(examples=["caloron version --output json"])
 def version() -> Answer:
-    """Print the version of Caloron and of the ACLI specification it follows.
-
-    Example:
-      caloron version --output json
-    """
+    """Print the version of Caloron and of the ACLI specification it follows."""
     data = {"tool": "caloron", "version": __version__, "acli_version": ACLI_VERSION}
     return Answer(data, f"caloron {__version__}\nacli {ACLI_VERSION}")
+
+
+@command("help", examples=["caloron help", "caloron help config set"])
+@click.argument("words", nargs=-1, metavar="[COMMAND]...")
+def help_command(words: tuple[str, ...]) -> Answer:
+    """Show the help of COMMAND, or the list of all commands."""
+    command: click.Command
+    command, context = _root()
+    for word in words:
+        if not isinstance(command, click.Group):
+            raise UsageError(
+                f"`{context.command_path}` has no command {word!r}",
+                hint=f"try: caloron help {' '.join(words[:-1])}",
+            )
+        name, child, _ = command.resolve_command(context, [word])
+        assert child is not None
+        command, context = child, click.Context(child, parent=context, info_name=name)
+    text = context.get_help()
+    return Answer({"command": " ".join(context.command_path.split()[1:]), "help": text}, text)
+
+
+def next_step() -> Answer:
+    """The next sensible command in this folder, for `caloron` alone."""
+    what, step = _next_step()
+    data = {"message": what, "next": step}
+    more = "All commands: caloron help. One of them: caloron help COMMAND."
+    return Answer(data, f"{what}\n\n  {step}\n\n{more}")
+
+
+def _next_step() -> tuple[str, str]:
+    start = 'caloron sprint "what you want to have"'
+    if not locate.has_current_project():
+        repository = locate.repository_here()
+        if repository is None:
+            return "This folder is not in a git repository. Go to one, and start a sprint:", start
+        return f"{repository} has no project yet. Your first sprint creates it:", start
+    try:
+        paths = locate.find_project()
+        if engine := holder(paths.engine_lock):
+            return f"Sprint {engine.get('sprint', '')} is running.", "caloron status"
+        from caloron.cli.commands.inspect.report import inbox
+
+        needs = inbox.callback(project=None).data["items"] if inbox.callback else []
+    except CaloronError as error:
+        return f"This project cannot be read: {error}", error.hint or "caloron status"
+    if needs:
+        return f"Sprint {needs[0]['sprint_id']}: {needs[0]['why']}", needs[0]["commands"][0]
+    return f"Project {paths.name} waits for its next goal.", start
 
 
 class Leaf(NamedTuple):
@@ -52,20 +99,19 @@ def leaves() -> Iterator[Leaf]:
     yield from _leaves(root, context, ())
 
 
-def explained(command: click.Command) -> tuple[list[str], list[str]]:
-    """The paragraphs of a command's help, and the lines of its examples."""
-    paragraphs: list[str] = []
-    for part in re.split(r"\n\s*\n", command.help or ""):
-        lines = [line.strip() for line in part.splitlines() if line.strip() != "\b"]
-        if lines[:1] in (["Example:"], ["Examples:"]):
-            return paragraphs, lines[1:]
-        paragraphs.append("\n".join(lines))
-    return paragraphs, []
+def paragraphs(command: click.Command) -> list[str]:
+    """The paragraphs of a command's help."""
+    parts = re.split(r"\n\s*\n", command.help or "")
+    return ["\n".join(line for line in part.splitlines() if line != "\b") for part in parts]
+
+
+def examples(command: click.Command) -> list[str]:
+    return list(getattr(command, "examples", ()))
 
 
 def summary(command: click.Command) -> str:
     """The first paragraph of the help, in one line."""
-    return " ".join(explained(command)[0][0].split())
+    return " ".join(paragraphs(command)[0].split())
 
 
 def _root() -> tuple[click.Group, click.Context]:
@@ -109,7 +155,7 @@ def _command(command: click.Command, name: str) -> dict[str, Any]:
     else:
         # Every command that changes something has --dry-run.
         entry["idempotent"] = not any(o["name"] == "--dry-run" for o in entry["options"])
-    entry["examples"] = [line for line in explained(command)[1] if "caloron " in line]
+    entry["examples"] = examples(command)
     return entry
 
 
@@ -145,7 +191,7 @@ def _type(parameter: click.Parameter) -> str:
     if isinstance(parameter, click.Option) and parameter.is_flag:
         return "flag"
     name = parameter.type.name
-    return {"text": "string", "integer range": "integer", "float range": "number"}.get(name, name)
+    return "string" if name in ("text", "Path") or isinstance(parameter.type, Name) else name
 
 
 def _choices(parameter: click.Parameter) -> dict[str, Any]:
@@ -153,15 +199,10 @@ def _choices(parameter: click.Parameter) -> dict[str, Any]:
     return {"choices": [str(c) for c in kind.choices]} if isinstance(kind, click.Choice) else {}
 
 
-@command()
+@command(examples=["caloron introspect", "caloron introspect --output json"])
 @click.option("--acli-version", is_flag=True, help="Only the version of the ACLI specification.")
 def introspect(acli_version: bool) -> Answer:
-    """Describe every command: its arguments, options, defaults and examples.
-
-    Examples:
-      caloron introspect
-      caloron introspect --output json
-    """
+    """Describe every command: its arguments, options, defaults and examples."""
     if acli_version:
         return Answer({"acli_version": ACLI_VERSION}, ACLI_VERSION)
     program = describe()
@@ -191,7 +232,7 @@ Start like this:
 cd ~/src/shop
 caloron sprint "Add a discount code to the basket" --yes --output json
 caloron report --output json
-caloron take --output json
+caloron apply --output json
 ```
 """
 
@@ -206,7 +247,9 @@ standard error. A dry run answers `{"ok": true, "dry_run": true, "planned_action
 """
 
 
-@command(dry_run=True)
+@command(
+    dry_run=True, examples=["caloron skill", "caloron skill --out .claude/skills/caloron/SKILL.md"]
+)
 @click.option(
     "--out",
     metavar="FILE",
@@ -214,12 +257,7 @@ standard error. A dry run answers `{"ok": true, "dry_run": true, "planned_action
 )
 @click.option("--force", is_flag=True, help="Overwrite a file with other content.")
 def skill(out: str | None, force: bool, dry_run: bool) -> Answer | DryRun:
-    """Print a SKILL.md that teaches an agent to use Caloron, made from the commands themselves.
-
-    Examples:
-      caloron skill
-      caloron skill --out .claude/skills/caloron/SKILL.md
-    """
+    """Print a SKILL.md that teaches an agent to use Caloron, made from the commands themselves."""
     content = skill_text()
     out = None if out == "-" else out
     if out is None:
@@ -263,16 +301,16 @@ def _section(name: str, command: dict[str, Any]) -> str:
 _VARIABLE = "_CALORON_COMPLETE"
 
 
-@command()
+@command(
+    examples=[
+        'eval "$(caloron completion bash)"',
+        "caloron completion zsh > ~/.zfunc/_caloron",
+        "caloron completion fish > ~/.config/fish/completions/caloron.fish",
+    ]
+)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> Answer:
-    """Print the script that completes commands and options in SHELL.
-
-    Examples:
-      eval "$(caloron completion bash)"
-      caloron completion zsh > ~/.zfunc/_caloron
-      caloron completion fish > ~/.config/fish/completions/caloron.fish
-    """
+    """Print the script that completes commands and options in SHELL."""
     from click.shell_completion import get_completion_class
 
     from caloron.cli.app import cli

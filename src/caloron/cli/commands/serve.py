@@ -1,4 +1,4 @@
-"""`caloron shell` serves HTTP and starts agents; `caloron harness` runs one agent."""
+"""`caloron serve` serves HTTP and starts agents; `caloron harness` runs one agent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from caloron.cli.app import (
     Answer,
     DryRun,
     Failed,
-    Positive,
+    Number,
     command,
     group,
     planned,
@@ -29,18 +29,20 @@ from caloron.store.crash import this_process_is
 from caloron.store.lock import single_instance
 
 
-@command(dry_run=True)
+@command(
+    dry_run=True,
+    examples=[
+        "CALORON_SHELL_TOKEN=secret caloron serve",
+        "curl -H 'X-Caloron-Token: secret' http://127.0.0.1:7710/status",
+    ],
+)
 @unsandboxed_option
-def shell(unsandboxed: bool, dry_run: bool) -> DryRun | None:
+def serve(unsandboxed: bool, dry_run: bool) -> DryRun | None:
     """Serve HTTP on 127.0.0.1 and start agents for other programs, until a signal.
 
     Requests need the token of CALORON_SHELL_TOKEN in the header X-Caloron-Token. The port is
     CALORON_SHELL_PORT (7710); repositories and worktrees are in CALORON_SHELL_ROOT (the current
     folder). Agents keep running when the shell ends, and it finds them again when it restarts.
-
-    Examples:
-      CALORON_SHELL_TOKEN=secret caloron shell
-      curl -H 'X-Caloron-Token: secret' http://127.0.0.1:7710/status
     """
     this_process_is("shell")
     settings = shell_settings(os.environ)
@@ -54,7 +56,7 @@ def shell(unsandboxed: bool, dry_run: bool) -> DryRun | None:
             server = ShellServer(agents, settings.port, settings.token)
             data = {"url": server.url, "root": str(settings.root), "pid": os.getpid()}
             # Printed before it serves: clients wait for the address.
-            output.success("shell", data, f"Listening on {server.url} for {settings.root}.")
+            output.success("serve", data, f"Listening on {server.url} for {settings.root}.")
             _serve(server)
         finally:
             agents.close()
@@ -77,19 +79,25 @@ def _serve(server: ShellServer) -> None:
     server.server_close()
 
 
-_SECONDS = Positive(max=1e6)
+_SECONDS = Number(0, 1e6, above=True)
 
 
-@group()
+@group(
+    examples=[
+        "CALORON_TASK_DESCRIPTION='Add a README' CALORON_WORKTREE=clone caloron harness start"
+    ]
+)
 def harness() -> None:
-    """Run one agent outside a sprint: in a sandbox, with heartbeats, its work kept as commits.
-
-    Example:
-      CALORON_TASK_DESCRIPTION='Add a README' CALORON_WORKTREE=clone caloron harness start
-    """
+    """Run one agent outside a sprint: in a sandbox, with heartbeats, its work kept as commits."""
 
 
-@harness.command(dry_run=True)
+@harness.command(
+    dry_run=True,
+    examples=[
+        "CALORON_TASK_DESCRIPTION='Add a README' caloron harness start",
+        "CALORON_FRAMEWORK_CMD=my-agent caloron harness start --network none",
+    ],
+)
 @unsandboxed_option
 @click.option(
     "--every",
@@ -139,10 +147,6 @@ def start(
     CALORON_FRAMEWORK a framework (default: claude-code), or CALORON_FRAMEWORK_CMD and
     CALORON_FRAMEWORK_ARGS any program; CALORON_SHELL_URL and CALORON_SHELL_TOKEN name the shell
     that gets heartbeats. The documentation of the shell lists all variables.
-
-    Examples:
-      CALORON_TASK_DESCRIPTION='Add a README' caloron harness start
-      CALORON_FRAMEWORK_CMD=my-agent caloron harness start --network none
     """
     this_process_is("harness")
     settings = harness_settings(os.environ, home() / "harness")

@@ -48,25 +48,15 @@ _COUNTED = ("sprints", "tasks", "work_items", "actions", "observations", "inbox"
 _ASIDE = (".foreign-", ".corrupt-")
 
 
-@group()
+@group(examples=["caloron state verify", "caloron state backup /mnt/backups"])
 def state() -> None:
-    """Show, verify, back up and restore the state of a project.
-
-    Examples:
-      caloron state verify
-      caloron state backup /mnt/backups
-    """
+    """Show, verify, back up and restore the state of a project."""
 
 
-@state.command(project=True)
+@state.command(project=True, examples=["caloron state show", "caloron state show --sprint 2"])
 @sprint_option("Only files of this sprint.")
 def show(sprint: str | None, project: str | None) -> Answer:
-    """Show every file of a project with its size and the program that wrote it.
-
-    Examples:
-      caloron state show
-      caloron state show --sprint 2 --output table
-    """
+    """Show every file of a project with its size and the program that wrote it."""
     loaded = load_project(project)
     with reading.ledger_if_any(loaded) as connection:
         if connection is None:
@@ -185,7 +175,9 @@ def _state_file(connection: sqlite3.Connection, sprint: str) -> dict[str, Any]:
     return content
 
 
-@state.command(project=True, dry_run=True)
+@state.command(
+    project=True, dry_run=True, examples=["caloron state verify", "caloron state verify --repair"]
+)
 @click.option("--repair", is_flag=True, help="Write files again that differ from the ledger.")
 def verify(repair: bool, dry_run: bool, project: str | None) -> Answer | DryRun:
     """Compare every file with the ledger, and verify the ledger and the forge.
@@ -193,10 +185,6 @@ def verify(repair: bool, dry_run: bool, project: str | None) -> Answer | DryRun:
     Exits with 8 if anything is wrong. A repair writes exported files and cached records again; a
     text of another program is kept aside first, and an edit that the next sprint or `resume` reads
     back stays. Facts are never changed: a damaged ledger or forge needs a backup.
-
-    Examples:
-      caloron state verify
-      caloron state verify --repair
     """
     selected = load_project(project)
     if not repair:
@@ -262,7 +250,11 @@ def _line(row: dict[str, Any]) -> str:
     return f"{row['target']}: {row['found']} (expected: {row['expected']}){end}"
 
 
-@state.command(project=True, dry_run=True)
+@state.command(
+    project=True,
+    dry_run=True,
+    examples=["caloron state backup", "caloron state backup /mnt/backups"],
+)
 @click.argument("place", required=False, metavar="[FILE|DIR]")
 def backup(place: str | None, dry_run: bool, project: str | None) -> Answer | DryRun:
     """Write a backup: one file with everything a project needs. A sprint may run meanwhile.
@@ -270,10 +262,6 @@ def backup(place: str | None, dry_run: bool, project: str | None) -> Answer | Dr
     It contains settings, ledger, the local forge, all commits, the files of the workspace and the
     folders of agents; no secrets, no output of agents. Without FILE or DIR it is written into the
     current folder. A forge on the network is not part of it.
-
-    Examples:
-      caloron state backup
-      caloron state backup /mnt/backups
     """
     selected = load_project(project)
     target = target_for(selected, _path(place) if place is not None else None)
@@ -288,7 +276,13 @@ def backup(place: str | None, dry_run: bool, project: str | None) -> Answer | Dr
     return Answer(data, "\n".join(lines))
 
 
-@state.command(dry_run=True)
+@state.command(
+    dry_run=True,
+    examples=[
+        "caloron state restore caloron-shop-20260101T120000Z.tar --dry-run",
+        "caloron state restore caloron-shop-20260101T120000Z.tar --force",
+    ],
+)
 @click.argument("file")
 @click.option("--as", "name", metavar="NAME", help="Restore the project under this name.")
 @click.option("--force", "-f", is_flag=True, help="Replace a project; it is kept aside.")
@@ -297,10 +291,6 @@ def restore(file: str, name: str | None, force: bool, dry_run: bool) -> Answer |
 
     Every byte is checked first, and nothing is changed if one is wrong. Work of agents that was in
     progress starts again.
-
-    Examples:
-      caloron state restore caloron-shop-20260101T120000Z.tar --dry-run
-      caloron state restore caloron-shop-20260101T120000Z.tar --force
     """
     if name is not None:
         require_id(name, "project name")

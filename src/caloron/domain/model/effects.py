@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from caloron.domain.model.merge import LandedMerge, MergeStyle
 from caloron.domain.model.snapshots import Verdict
 from caloron.domain.model.task import Work
 
@@ -104,7 +105,7 @@ class PostReview(ForgeEffect, frozen=True, kw_only=True, tag="review"):
 
 
 class Merge(ForgeEffect, frozen=True, kw_only=True, tag="merge"):
-    """Merge a head into a base; both, the message and the verified tree make one commit."""
+    """Merge a head into a base, in a style; with the message these make the commit that lands."""
 
     pull: int
     head: str
@@ -112,6 +113,7 @@ class Merge(ForgeEffect, frozen=True, kw_only=True, tag="merge"):
     message: str
     #: Empty in effects that an older version stored.
     tree: str = ""
+    style: MergeStyle = "merge"
 
 
 class MakeRevert(ForgeEffect, frozen=True, kw_only=True, tag="revert"):
@@ -125,6 +127,8 @@ class MakeRevert(ForgeEffect, frozen=True, kw_only=True, tag="revert"):
     head: str
     base: str
     message: str
+    #: Merges before that one, to be reverted with it; the newest first.
+    older: tuple[LandedMerge, ...] = ()
 
 
 Effect = (

@@ -37,6 +37,10 @@ class WorkEnded(msgspec.Struct, frozen=True, kw_only=True, tag="work_ended"):
     last_line: str = ""
     #: The output of the agent: its tail, or all of it from a planner.
     answer: str = ""
+    #: The comments of people that its prompt had.
+    comments: tuple[str, ...] = ()
+    #: The agent's own description of its change, for people.
+    summary: str = ""
     #: The commit that the work left; equal to `base` when nothing was committed.
     head: str = ""
     base: str = ""
@@ -128,7 +132,7 @@ def is_red(fact: WorkEnded) -> bool:
 def red_line(fact: WorkEnded) -> str:
     """Return the line that shows why a verification is red."""
     if fact.timed_out:
-        return "it ran out of time"
+        return "it timed out"
     return fact.limit_hit or fact.last_line or f"exit code {fact.exit_code}"
 
 
@@ -208,11 +212,36 @@ class PlanEdited(msgspec.Struct, frozen=True, kw_only=True, tag="plan_edited"):
         return f"plan_edited/{self.at}"
 
 
+class PlanSentBack(msgspec.Struct, frozen=True, kw_only=True, tag="plan_sent_back"):
+    """A person wants another plan than the one that waits for approval."""
+
+    remark: str
+    at: float
+
+    @property
+    def id(self) -> str:
+        return f"plan_sent_back/{self.at}"
+
+
 class SprintDiscarded(msgspec.Struct, frozen=True, kw_only=True, tag="sprint_discarded"):
     """A person discarded the sprint."""
 
     by: str
     id: str = "sprint_discarded"
+
+
+class RevertRequested(msgspec.Struct, frozen=True, kw_only=True, tag="revert_requested"):
+    """A person wants merged tasks of an ended sprint reverted."""
+
+    by: str
+    #: The one that was merged last comes first.
+    tasks: tuple[str, ...]
+    #: In seconds since 1970.
+    at: float
+
+    @property
+    def id(self) -> str:
+        return f"revert_requested/{self.at}"
 
 
 Fact = (
@@ -223,7 +252,9 @@ Fact = (
     | EffectFailed
     | PlanApproved
     | PlanEdited
+    | PlanSentBack
     | SprintDiscarded
+    | RevertRequested
     | IssueSnapshot
     | PullSnapshot
     | ReviewSnapshot

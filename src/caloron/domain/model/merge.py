@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
+#: How a change gets onto main: as a merge commit, as one commit, or as its own commits.
+MergeStyle = Literal["merge", "squash", "rebase"]
 #: The most changes that are verified together.
 LONGEST_TRAIN = 8
 
@@ -19,6 +23,9 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     tolerated: bool = False
     #: The tree of the merged result, which main must have after the merge.
     tree: str = ""
+    #: The shell line that verified, and the line of its output that sums it up.
+    command: str = ""
+    summary: str = ""
 
     @property
     def passes(self) -> bool:
@@ -90,13 +97,17 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Revert(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress of reverting a merge that turned main red."""
+    """The progress of reverting a merge that turned main red, or that a person does not want."""
 
     number: int
     branch: str
     #: The red verification of main, which the agent gets.
-    red: Verified
-    line: str
+    red: Verified | None = None
+    line: str = ""
+    #: The person who asked for it, the tasks to revert, and why that failed.
+    by: str = ""
+    tasks: tuple[str, ...] = ()
+    failure: str = ""
     #: The commit that reverts the change, and one on top of it that brings it back.
     head: str = ""
     reapply_commit: str = ""

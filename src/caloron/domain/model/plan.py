@@ -20,7 +20,7 @@ MAX_PROMPT = 64_000
 #: The framework of planned tasks and of harnesses that name none.
 DEFAULT_FRAMEWORK = "claude-code"
 #: Names of the sprint's own work and agents, which stand where the id of a task does.
-RESERVED = frozenset({"baseline", "planner-1", "po", "retro", "retro-1", "reviewer-1"})
+RESERVED = frozenset({"baseline", "planner", "planner-1", "po", "retro", "retro-1", "reviewer-1"})
 
 #: The beginning of a list of objects. Each is parsed to its end, so there is a limit.
 _LIST_OF_OBJECTS = re.compile(r"\[(?=\s*\{)")

@@ -10,9 +10,20 @@ from typing import Literal, NamedTuple
 
 from caloron.domain.model.status import Step
 
-#: `po` is the planner: ids of work, folders of runs, settings, JSON output and `CALORON_ROLE` have
-#: had that name since the first Caloron.
+#: `po` is the planner: ids of work, folders of runs, JSON output and `CALORON_ROLE` have had that
+#: name since the first Caloron. People read and write `planner`.
 Role = Literal["po", "implement", "review", "fix", "resolve", "check", "retro", "verify"]
+
+
+def shown_role(role: str) -> str:
+    """The name of a role for people."""
+    return "planner" if role == "po" else role
+
+
+def stored_role(name: str) -> str:
+    """The role that a person names."""
+    return "po" if name == "planner" else name
+
 
 REVIEWER = "reviewer-1"
 PLANNER = "planner-1"
@@ -47,7 +58,7 @@ class RoleSpec(NamedTuple):
 
 ROLES: dict[Role, RoleSpec] = {
     "po": RoleSpec(
-        "the planner is at work", "the plan is being read", shared_agent=PLANNER, of_sprint=True
+        "the planner is working", "the plan is being read", shared_agent=PLANNER, of_sprint=True
     ),
     "implement": RoleSpec(
         "an agent is writing the change", _TAKING_OVER, Step.IMPLEMENTING, writes_code=True
@@ -83,7 +94,7 @@ ROLES: dict[Role, RoleSpec] = {
         gives_verdict=True,
     ),
     "retro": RoleSpec(
-        "a model looks back at the sprint",
+        "a model is writing the retro",
         "the answer of the model is being read",
         shared_agent=ANALYST,
         of_sprint=True,

@@ -166,8 +166,12 @@ def merge_observations(
 
 #: Forges cut longer descriptions.
 _LONGEST = 60_000
-_REFERENCE = re.compile(r"(#|!|\bgh-|:/)(?=[0-9/])", re.IGNORECASE)
-_BROKEN = "\\1\u200b"
+#: Text that a forge acts on: references and links, mentions, orders to its CI, trailers.
+_LIVE = re.compile(
+    r"(?:#|!|\bgh-|:/)(?=[0-9/])|@(?=\w)|\[(?=(?:skip|no|ci|actions)[ -])"
+    r"|^[ \t]*(?:[\w-]+-by|skip-checks)(?=:)",
+    re.IGNORECASE | re.MULTILINE,
+)
 _SECTION_MARKER = re.compile(r"<!-- /?caloron-section:[^\s<>]+ -->")
 _WHOLE = re.compile(
     r"\s*<!-- caloron-section:([^\s<>]+) -->.*?<!-- /caloron-section:\1 -->", re.DOTALL
@@ -215,8 +219,11 @@ def with_text(body: str, text: str) -> str:
 
 
 def inert(text: str) -> str:
-    """Change `#3` so that it closes no issue, as `fixes #3` in a description would."""
-    return _REFERENCE.sub(_BROKEN, text.replace("<!--", "<! --"))
+    """Change text of others so that the forge does nothing with it: `fixes #3` closes no issue.
+
+    Used in descriptions and in messages of commits.
+    """
+    return _LIVE.sub("\\g<0>\u200b", text.replace("<!--", "<! --"))
 
 
 def _markers(name: str) -> tuple[str, str]:

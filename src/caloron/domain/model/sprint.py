@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from caloron.domain.model.merge import Train
+from caloron.domain.model.merge import MergeStyle, Train
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.retro_answer import Insight
 from caloron.domain.model.snapshots import (
@@ -53,6 +53,9 @@ class SprintSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: The account of our reviews; empty: the same.
     reviewer: str = ""
     main_branch: str = "main"
+    merge_style: MergeStyle = "merge"
+    #: The forge is on this disk: outside of it, its numbers of issues mean something else.
+    forge_is_local: bool = False
     ask_before_running: bool = False
     #: A plan that waits for approval is shown as an issue.
     plan_on_forge: bool = False
@@ -81,8 +84,20 @@ class PlanApproval(msgspec.Struct, frozen=True, kw_only=True):
     concluded: bool = False
 
 
+class SourceIssues(msgspec.Struct, frozen=True, kw_only=True):
+    """The issues that the goal was taken from; they get the result as a comment."""
+
+    numbers: tuple[int, ...]
+    #: Close them when every task is done.
+    close: bool = False
+    #: The keys of the results that were posted.
+    answered: tuple[str, ...] = ()
+
+
 class Planning(msgspec.Struct, kw_only=True):
     """The making of the plan, or the reason why there is none."""
+
+    source: SourceIssues | None = None
 
     #: A plan that came with the goal; no planner is asked then.
     given_plan: tuple[PlannedTask, ...] = ()
@@ -90,6 +105,9 @@ class Planning(msgspec.Struct, kw_only=True):
     failures: int = 0
     #: What was wrong with the planner's last plan.
     errors: tuple[str, ...] = ()
+    #: The last plan that a person sent back, and the remarks on all such plans.
+    sent_back: tuple[PlannedTask, ...] = ()
+    remarks: tuple[str, ...] = ()
     approval: PlanApproval | None = None
     #: Why the sprint ended without a plan.
     failure: str = ""
@@ -199,6 +217,11 @@ class Sprint(msgspec.Struct, kw_only=True):
     def plan_issue(self) -> int | None:
         """The issue on which the plan waits or waited for approval."""
         return self.planning.approval.number if self.planning.approval else None
+
+    @property
+    def source_issues(self) -> tuple[int, ...]:
+        """The issues that the goal was taken from."""
+        return self.planning.source.numbers if self.planning.source else ()
 
     @property
     def plan_declined(self) -> str:

@@ -112,7 +112,7 @@ def check_transition(task: str, old: Status, new: Status) -> None:
 #: The phases that may follow. A person's act may continue a sprint that has ended.
 PHASES: dict[Phase, frozenset[Phase]] = {
     "planning": frozenset({"approval", "running", "ended"}),
-    "approval": frozenset({"running"}),
+    "approval": frozenset({"planning", "running"}),
     "running": frozenset({"retro", "ended"}),
     "retro": frozenset({"running", "ended"}),
     "ended": frozenset({"planning", "running", "retro"}),

@@ -96,6 +96,8 @@ class Change(msgspec.Struct, kw_only=True):
     is_empty: bool = False
     #: How often a branch that was deleted was pushed again.
     repushes: int = 0
+    #: The agents' descriptions: of the whole change, then of each later round.
+    summaries: tuple[str, ...] = ()
 
     def adopt(self, commit: str) -> None:
         """Take a commit that is on the forge as the change."""
@@ -115,6 +117,15 @@ class Attempts(msgspec.Struct, kw_only=True):
         self.failures = 0
 
 
+class Criterion(msgspec.Struct, frozen=True, kw_only=True):
+    """A reviewer's answer about one acceptance criterion."""
+
+    #: Its place in the list of the task, from 1.
+    number: int
+    met: bool
+    reason: str = ""
+
+
 class ReviewState(msgspec.Struct, kw_only=True):
     """The review rounds of a task and the verdicts on its heads."""
 
@@ -131,6 +142,9 @@ class ReviewState(msgspec.Struct, kw_only=True):
     approvals: tuple[ReviewSnapshot, ...] = ()
     #: The head for which people were asked for their approval.
     asked_for: str = ""
+    #: The reviewer's answers about the acceptance criteria, and the head they are about.
+    criteria: tuple[Criterion, ...] = ()
+    criteria_head: str = ""
     #: The head of the pull request, and the version and the time of its first snapshot.
     seen_head: str = ""
     seen_version: int = 0
@@ -155,6 +169,8 @@ class MergeState(msgspec.Struct, kw_only=True):
     unverified: str = ""
     revert: Revert | None = None
     revert_count: int = 0
+    #: The pull request that reverted the merged change, as a person asked.
+    reverted_in: int | None = None
     waiting: MergeWait | None = None
     #: The head that could not be merged after others of its batch: it is verified alone.
     batch_conflict: str = ""
@@ -218,6 +234,9 @@ class Conversation(msgspec.Struct, kw_only=True):
 
     #: Comments that were handled, or are older than the escalation.
     handled: tuple[str, ...] = ()
+    #: Comments and remarks that no agent has read yet, and the number of answers to such.
+    unread: tuple[str, ...] = ()
+    answers: int = 0
     #: Comments up to this version are older than the task's issue or pull request.
     since_version: int = 0
     #: The version of the issue that was read last, and how often people changed its text.
@@ -261,6 +280,9 @@ class TaskLog(msgspec.Struct, kw_only=True):
     reported: int = 0
     #: How often the task's agent was started for it, as reported last.
     cycle: int = 0
+    #: How often the pull request was described, and a digest of the last description.
+    descriptions: int = 0
+    described: str = ""
     #: The last feedback of its agents, with the blockers of all.
     feedback: Feedback | None = None
 

@@ -1,6 +1,6 @@
 """The progress of a task: one comment on its issue, and a section in its pull request.
 
-The section comes with the second cycle: a single cycle needs no history.
+The section describes the change; from the second cycle on it has the history of the work, too.
 """
 
 from __future__ import annotations
@@ -11,11 +11,18 @@ from datetime import UTC, datetime
 from caloron.domain.model.effects import Describe, ReportProgress, StartWork
 from caloron.domain.model.snapshots import CommentSnapshot, has_section
 from caloron.domain.model.sprint import State, is_ours
+from caloron.domain.model.status import SETTLED
 from caloron.domain.model.task import StatusLogEntry, Task
 from caloron.domain.reporting import work_log
 from caloron.domain.reporting.explain import why
-from caloron.domain.reporting.forge_texts import DISCARD_KEY, comment_body
-from caloron.domain.reporting.kpis import verification_of
+from caloron.domain.reporting.forge_texts import (
+    DISCARD_KEY,
+    change_digest,
+    change_text,
+    comment_body,
+    section_name,
+)
+from caloron.domain.reporting.waiting import verification_of
 from caloron.domain.rules.evaluation import Evaluation
 from caloron.slicing import cut_smaller
 
@@ -26,11 +33,6 @@ _LONGEST = 200
 def progress_key(sprint: str, task: str) -> str:
     """Return the marker of the comment; all updates have the same."""
     return f"comment/{sprint}/{task}/progress"
-
-
-def section_name(sprint: str, task: str) -> str:
-    """Return the name of the section in the description of a task's pull request."""
-    return f"{sprint}/{task}"
 
 
 def report(evaluation: Evaluation) -> None:
@@ -45,12 +47,14 @@ def report(evaluation: Evaluation) -> None:
     started = {action.task for action in evaluation.actions if isinstance(action, StartWork)}
     for task in evaluation.state.tasks.values():
         _record_section(evaluation, task)
-        if task.links.issue is not None and task.log.reported != task.log.moved:
+        moved = task.links.issue is not None and task.log.reported != task.log.moved
+        if moved and task.links.issue is not None:
             cycle = work_log.cycle_of(evaluation.state, task, waking=task.id in started)
             # A cycle that was reported stays, also if its work was cancelled before it began.
             task.log.cycle = max(task.log.cycle, cycle)
             _report(evaluation, task, task.links.issue)
-            _describe(evaluation, task)
+        if task.links.pull is not None and (moved or task.status not in SETTLED):
+            _describe(evaluation, task, moved=moved)
 
 
 def _record_section(evaluation: Evaluation, task: Task) -> None:
@@ -79,15 +83,19 @@ def _report(evaluation: Evaluation, task: Task, issue: int) -> None:
     )
 
 
-def _describe(evaluation: Evaluation, task: Task) -> None:
-    """Report in the description too, if the pull request is ours and took several cycles."""
+def _describe(evaluation: Evaluation, task: Task, *, moved: bool) -> None:
+    """Update our section in the description of a pull request of ours."""
     sprint, pull = evaluation.sprint, evaluation.state.pull_of(task)
-    if pull is None or not is_ours(sprint, pull) or task.log.cycle <= 1:
+    digest = change_digest(task)
+    outdated = digest != task.log.described or (moved and task.log.cycle > 1)
+    if pull is None or not outdated or not is_ours(sprint, pull):
         return
+    task.log.descriptions += 1
+    task.log.described = digest
     prefix = DISCARD_KEY if sprint.discard.by else ""
     evaluation.do(
         Describe(
-            key=f"{prefix}describe/{pull.number}/{task.log.moved}",
+            key=f"{prefix}describe/{pull.number}/{task.log.moved}/{task.log.descriptions}",
             task=task.id,
             number=pull.number,
             is_pull=True,
@@ -110,9 +118,12 @@ def page(state: State, task: Task, now: float) -> str:
 
 
 def section_text(state: State, task: Task, now: float) -> str:
-    """Return the history of work that took several cycles, for people who read the change."""
+    """Describe a change, and the history of one that took several cycles."""
+    if task.log.cycle <= 1:
+        return change_text(task)
     rows = (*_next_rows(state, task, now), ("too large", cut_smaller(task.log.cycle)))
     lines = (
+        change_text(task),
         f"### Cycle {task.log.cycle} of {task.agent}",
         f"**{task.id}** is **{task.status}**.",
         _table(rows) if any(value for _, value in rows) else "",

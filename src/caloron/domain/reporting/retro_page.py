@@ -22,7 +22,6 @@ from caloron.domain.reporting.kpis import (
     label,
     role_kpis,
     trends,
-    verification_of,
     worded,
 )
 from caloron.domain.reporting.learnings import FATE, Improvement, SprintRecord, same_meaning
@@ -33,8 +32,9 @@ from caloron.domain.reporting.retro_rules import (
     analyze,
     said_by_model,
 )
+from caloron.domain.reporting.waiting import verification_of
 from caloron.durations import span
-from caloron.slicing import cut_smaller
+from caloron.slicing import to_slice
 
 #: More known improvements would only hide those that matter.
 _MAX_KNOWN = 30
@@ -202,9 +202,9 @@ def _problems(retro: Retro) -> list[str]:
         if t.status == "Done" and verification_of(t) == "red, allowed"
     ]
     return problems + [
-        f"{t.id} took {t.log.cycle} cycles: {advice}"
+        f"{t.id} took {t.log.cycle} rounds of work; consider splitting such tasks"
         for t in tasks
-        if (advice := cut_smaller(t.log.cycle))
+        if to_slice(t.log.cycle)
     ]
 
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
+import msgspec
+
+from caloron.domain.model.effects import CloseIssue
 from caloron.domain.model.facts import (
     EffectDone,
     EffectFailed,
@@ -16,6 +19,8 @@ from caloron.domain.model.facts import (
     Halt,
     PlanApproved,
     PlanEdited,
+    PlanSentBack,
+    RevertRequested,
     RunInterrupted,
     SprintDiscarded,
     WorkEnded,
@@ -25,7 +30,7 @@ from caloron.domain.model.snapshots import Snapshot, merge_observations
 from caloron.domain.model.sprint import State, branch_name, enter
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task
-from caloron.domain.reporting import progress_page
+from caloron.domain.reporting import forge_texts, progress_page
 from caloron.domain.rules import (
     merge_queue,
     planning,
@@ -54,6 +59,8 @@ def evaluate(state: State, facts: Sequence[Fact], now: float) -> Decision:
             from caloron.domain.rules import discard
 
             evaluation.apply("", progress_page.report)
+            # A person may revert what was merged before.
+            evaluation.apply("", post_merge_check.advance)
             evaluation.apply("", discard.advance)
             return
         if evaluation.sprint.phase in ("planning", "approval"):
@@ -113,6 +120,8 @@ def _take_in(evaluation: Evaluation, facts: Sequence[Fact]) -> None:
         from caloron.domain.rules import discard
 
         evaluation.apply("", discard.discard, discarded)
+    for request in _of_kind(RevertRequested, facts):
+        evaluation.apply("", post_merge_check.request_revert, request)
 
 
 def _of_kind(kind: type[_F], facts: Sequence[Fact]) -> list[_F]:
@@ -138,13 +147,15 @@ def _halted(evaluation: Evaluation, halt: Halt) -> None:
 
 
 def _plan_judged(evaluation: Evaluation, facts: Sequence[Fact]) -> None:
-    """Replace a plan that waits for approval with the last edit, then run an approved plan."""
+    """Replace a plan that waits for approval with the last edit; then run it, or send it back."""
     if evaluation.sprint.phase != "approval":
         return
     if edits := _of_kind(PlanEdited, facts):
         planning.replace_plan(evaluation, max(edits, key=lambda f: f.at).tasks)
     if _of_kind(PlanApproved, facts):
         planning.run_plan(evaluation)
+    elif sent_back := _of_kind(PlanSentBack, facts):
+        planning.send_back(evaluation, max(sent_back, key=lambda f: f.at).remark)
 
 
 def _account(evaluation: Evaluation, run: WorkEnded | RunInterrupted) -> None:
@@ -195,13 +206,32 @@ def _pushed(evaluation: Evaluation, task: Task, fact: EffectDone) -> None:
         change.pushed = fact.commit
 
 
+def _answer_source_issues(evaluation: Evaluation) -> bool:
+    """Post the result on the issues of the goal; True if there was anything to post.
+
+    They are closed only if the user asked for it: a plan may cover a part of an issue.
+    """
+    sprint, source = evaluation.sprint, evaluation.sprint.planning.source
+    done = sum(task.status is Status.DONE for task in evaluation.state.tasks.values())
+    key = f"result/{sprint.id}/{done}"
+    if source is None or key in source.answered:
+        return False
+    sprint.planning.source = msgspec.structs.replace(source, answered=(*source.answered, key))
+    for number in source.numbers:
+        text = forge_texts.source_result(evaluation.state)
+        evaluation.post_comment(number, f"comment/{number}/{key}", text)
+        if source.close and done == len(evaluation.state.tasks):
+            evaluation.do(CloseIssue(key=f"close/{number}/{key}", task="", issue=number))
+    return True
+
+
 def _end_or_go_on(evaluation: Evaluation) -> None:
     """End a sprint when no task can move without a person and no effect is left."""
     phase = evaluation.sprint.phase
     settled = all(needs_person(evaluation, t) for t in evaluation.state.tasks.values())
     left = [action for action in evaluation.actions if not retro_phase.is_cancelled(action)]
     if settled and not left and not evaluation.state.open_effects:
-        if phase != "ended":
+        if phase != "ended" and not _answer_source_issues(evaluation):
             retro_phase.begin_or_end(evaluation)
     elif phase in ("retro", "ended") and not settled:
         retro_phase.go_back(evaluation)

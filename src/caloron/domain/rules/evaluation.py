@@ -446,6 +446,7 @@ class Evaluation:
         task.escalation.reset()
         task.merge.reset()
         self.move(task, Step.DONE, reason)
+        text, task.conversation.unread = text + self._unread_note(task), ()
         health = self.sprint.main_health
         if health.baseline == "red" and task.merge.verified and task.merge.verified.ok:
             # The merged result was green: from now on a red one is refused again.
@@ -455,6 +456,12 @@ class Evaluation:
             self.add_label(task, "done")
             self.close_issue(task.links.issue, "done", task)
             self.close_escalation(task)
+
+    def _unread_note(self, task: Task) -> str:
+        """Name the people whose comments no agent read before the task was done."""
+        comments = (self.state.objects.get(name) for name in task.conversation.unread)
+        authors = {c.author for c in comments if isinstance(c, CommentSnapshot | ReviewSnapshot)}
+        return f"\n\n{forge_texts.unread_note(authors)}" if authors else ""
 
     def cancel(self, task: Task, reason: str, *, closed_by_person: bool) -> None:
         self.stop_work(task, reason)

@@ -161,8 +161,8 @@ def _is_fresh(evaluation: Evaluation, task: Task) -> bool:
 def _merge(evaluation: Evaluation, task: Task) -> None:
     verified, pull = task.merge.verified, task.links.pull
     if verified and pull is not None:
-        title = forge_texts.pull_title(task)
-        post_merge_check.decide_merge(evaluation, task, pull, verified, title)
+        message = forge_texts.merge_message(evaluation.sprint, task, pull)
+        post_merge_check.decide_merge(evaluation, task, pull, verified, message)
 
 
 def merge_done(evaluation: Evaluation, task: Task, fact: EffectDone) -> None:

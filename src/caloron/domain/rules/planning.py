@@ -28,7 +28,8 @@ def advance(evaluation: Evaluation) -> None:
     if planning.given_plan:
         accept_plan(evaluation, planning.given_plan)
     elif planning.work is None and not planning.failure:
-        work = Work(item=str(WorkId(sprint.id, "po", 1, "po")), role="po")
+        number = len(planning.remarks) + 1
+        work = Work(item=str(WorkId(sprint.id, "po", number, "po")), role="po")
         planning.work = evaluation.queue(work, "a goal without a plan")
 
 
@@ -82,6 +83,16 @@ def accept_plan(evaluation: Evaluation, plan: tuple[PlannedTask, ...]) -> None:
 def replace_plan(evaluation: Evaluation, plan: tuple[PlannedTask, ...]) -> None:
     """Replace a plan of which no task has begun."""
     evaluation.state.tasks = tasks_of(evaluation.sprint, plan, evaluation.now)
+
+
+def send_back(evaluation: Evaluation, remark: str) -> None:
+    """Ask the planner for another plan, with this one and the remark of a person."""
+    planning = evaluation.sprint.planning
+    planning.sent_back = tuple(task.plan for task in evaluation.state.tasks.values())
+    planning.remarks = (*planning.remarks, remark)
+    planning.given_plan, planning.errors, planning.failures = (), (), 0
+    evaluation.state.tasks = {}
+    enter(evaluation.sprint, "planning")
 
 
 def tasks_of(sprint: Sprint, plan: tuple[PlannedTask, ...], now: float) -> dict[str, Task]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple
 
 import msgspec
@@ -14,12 +14,17 @@ from caloron.domain.model.roles import ROLES, Role, WorkId
 from caloron.domain.model.snapshots import marker
 from caloron.domain.model.sprint import Unavailable
 from caloron.domain.model.status import Step
-from caloron.domain.model.task import Task, Work
+from caloron.domain.model.task import Criterion, Task, Work
 from caloron.domain.reporting import forge_texts, work_log
 from caloron.domain.reporting.waiting import provider_of
 from caloron.domain.rules import merge_queue, post_merge_check
 from caloron.domain.rules.evaluation import Evaluation
-from caloron.domain.rules.verdicts import has_both, parse_verdict, send_back_or_escalate
+from caloron.domain.rules.verdicts import (
+    has_both,
+    parse_criteria,
+    parse_verdict,
+    send_back_or_escalate,
+)
 from caloron.domain.rules.verification import (
     main_is_not_suspect,
     outcome_of,
@@ -30,9 +35,13 @@ from caloron.durations import Backoff
 
 _MAX_FAILURES = 2
 _MAX_TRIES = 2
+#: The summaries of these many rounds are kept besides the first.
+_MOST_LATER_ROUNDS = 4
 _LONGEST_REASON = 500
 #: For a provider that does not say how long to wait.
 _PROVIDER_BACKOFF = Backoff(60.0, 3600.0)
+#: After these results an agent has read its whole prompt.
+_ANSWERED = ("committed", "unchanged", "answered")
 _replace = msgspec.structs.replace
 
 
@@ -68,6 +77,9 @@ def work_ended(evaluation: Evaluation, fact: WorkEnded) -> None:
     task.work = None
     ended = Ended(task, work, fact, classify(fact))
     work_log.ended(task, fact.item, work_log.outcome_of(fact, ended.result), fact.head)
+    if ended.result.kind in _ANSWERED:
+        unread = task.conversation.unread
+        task.conversation.unread = tuple(c for c in unread if c not in fact.comments)
     if fact.session and ROLES[fact.role].writes_code:
         task.attempts.session = fact.session
     if fact.provider_error == "overflow":
@@ -121,8 +133,7 @@ def _retry(evaluation: Evaluation, ended: Ended) -> None:
     if task.attempts.failures < _MAX_FAILURES:
         evaluation.start(task, work, reason)
     elif task.merge.unverified:
-        # The post-merge check restarts by itself.
-        evaluation.escalate(task, reason)
+        post_merge_check.give_up(evaluation, task, reason)
     elif work.batch:
         # The others of the batch go on without this task, so it resumes alone.
         alone = evaluation.new_work(task, work.role, head=task.change.head)
@@ -133,9 +144,15 @@ def _retry(evaluation: Evaluation, ended: Ended) -> None:
 
 def _publish_commit(evaluation: Evaluation, ended: Ended) -> None:
     """Push the commit, and open a pull request unless one is open."""
-    ended.task.forgive()
-    ended.task.change.is_empty = False
-    publish(evaluation, ended.task, ended.fact.head)
+    task, fact = ended.task, ended.fact
+    task.forgive()
+    task.change.is_empty = False
+    if fact.role == "implement":
+        task.change.summaries = ()
+    if fact.summary:
+        first, later = task.change.summaries[:1], task.change.summaries[1:]
+        task.change.summaries = (*first, *later[-_MOST_LATER_ROUNDS + 1 :], fact.summary)
+    publish(evaluation, task, fact.head)
 
 
 def _verify_again(evaluation: Evaluation, ended: Ended) -> None:
@@ -181,6 +198,7 @@ def publish(evaluation: Evaluation, task: Task, head: str, *, again: bool = Fals
 
 
 def open_pull(evaluation: Evaluation, task: Task) -> None:
+    task.log.described = forge_texts.change_digest(task)
     evaluation.do(
         OpenPull(
             key=forge_texts.pull_key(evaluation.sprint.id, task.id, task.links.generation),
@@ -224,22 +242,30 @@ def _clear_request(evaluation: Evaluation, ended: Ended) -> str | None:
     """Return the request of a clear verdict, empty for an approval; None: the work runs again."""
     task, work, fact, _ = ended
     request = parse_verdict(fact.answer)
+    criteria = parse_criteria(fact.answer, task.plan.acceptance)
     task.forgive()
-    if request is None:
-        _ask_again(evaluation, ended)
+    unmet = [criterion for criterion in criteria if not criterion.met]
+    if request is None or (unmet and not request):
+        _ask_again(evaluation, ended, unmet)
         return None
     if not request and work.edits != task.conversation.edits:
         # The approval is about a text of the task that was changed since.
         evaluation.start_again(task, work, "the text of the task was changed")
         return None
+    task.review.criteria, task.review.criteria_head = criteria, work.head
     return request
 
 
-def _ask_again(evaluation: Evaluation, ended: Ended) -> None:
+def _ask_again(evaluation: Evaluation, ended: Ended, unmet: Sequence[Criterion]) -> None:
     """Ask once more after an unclear verdict, which is never an approval."""
     task, work, fact, _ = ended
-    problem = "it holds both verdicts" if has_both(fact.answer) else fact.last_line
-    reason = f"no clear verdict in the {work.role}'s answer: {problem or 'it was empty'}"
+    if has_both(fact.answer):
+        problem = "it holds both verdicts"
+    elif unmet and parse_verdict(fact.answer) is not None:
+        problem = f"it approves, and says that criterion {unmet[0].number} is not met"
+    else:
+        problem = fact.last_line or "it was empty"
+    reason = f"no clear verdict in the {work.role}'s answer: {problem}"
     work = _replace(work, previous_failure=reason)
     if work.tries < _MAX_TRIES:
         evaluation.start(task, _replace(work, tries=work.tries + 1), reason)

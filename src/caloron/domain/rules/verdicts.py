@@ -7,7 +7,8 @@ forms contradicts itself and is unclear.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -22,7 +23,7 @@ from caloron.domain.model.snapshots import (
 )
 from caloron.domain.model.sprint import Sprint, is_ours
 from caloron.domain.model.status import Step
-from caloron.domain.model.task import Task
+from caloron.domain.model.task import Criterion, Task
 
 if TYPE_CHECKING:
     from caloron.domain.rules.evaluation import Evaluation
@@ -47,6 +48,30 @@ def parse_verdict(answer: str) -> str | None:
     if head == _CHANGES_NEEDED and colon and reason.strip() and _APPROVED not in lines:
         return reason.strip()
     return None
+
+
+_BOX = re.compile(r"[\s>*-]*(?:(\d{1,3})[.):]*\s+)?\[([ xX])\]\s*(.*)")
+_NUMBER = re.compile(r"(?:criterion )?[#(*]*(\d{1,3})\b[.):*]*", re.IGNORECASE)
+#: Also the dashes of typographers.
+_AROUND = " \t*_-:.,;\u2013\u2014"
+_LONGEST_REASON = 300
+
+
+def parse_criteria(answer: str, acceptance: Sequence[str]) -> tuple[Criterion, ...]:
+    """Return a reviewer's answers about the criteria, `[x] 1: reason`; of two the last counts.
+
+    The number may stand before the box, or the words of the criterion in its place. A box that is
+    neither ticked nor explained may be a copy of the list.
+    """
+    answers: dict[int, Criterion] = {}
+    for before, box, text in (m.groups() for m in map(_BOX.fullmatch, answer.splitlines()) if m):
+        words = next((words for words in acceptance if words and text.startswith(words)), "")
+        after = None if words or before else _NUMBER.match(text)
+        number = acceptance.index(words) + 1 if words else int(before or (after[1] if after else 0))
+        reason = text.removeprefix(after[0] if after else words).strip(_AROUND)[:_LONGEST_REASON]
+        if 0 < number <= len(acceptance) and (box != " " or reason):
+            answers[number] = Criterion(number=number, met=box != " ", reason=reason)
+    return tuple(answers[number] for number in sorted(answers))
 
 
 class Ruling(NamedTuple):
@@ -175,7 +200,7 @@ def take_back(evaluation: Evaluation, task: Task) -> None:
         if is_ours(evaluation.sprint, review)
     }
     task.review.voided = tuple(sorted({*task.review.voided, *ours, task.review.last_key} - {""}))
-    task.review.posted_for = ""
+    task.review.posted_for = task.review.criteria_head = ""
     if task.merge.merging and not approved_head(evaluation, task):
         task.merge.merging = ""
 
@@ -221,7 +246,8 @@ def send_back_or_escalate(
     )
     rounds = evaluation.sprint.settings.rules.max_fix_rounds
     if len(task.review.rejected) > rounds:
-        reason = f"not approved after {rounds} fix rounds: {reason}"
+        fixes = "1 fix round" if rounds == 1 else f"{rounds} fix rounds"
+        reason = f"not approved after {fixes}: {reason}"
         evaluation.escalate(task, reason, fix, resume_as=Step.FIXING)
         return
     evaluation.move(task, Step.FIXING, reason)

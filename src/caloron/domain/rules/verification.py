@@ -100,6 +100,8 @@ def outcome_of(evaluation: Evaluation, task: Task, work: Work, fact: WorkEnded) 
         # A red result passes only while main is red itself, as the user allowed.
         tolerated=not ok and health.baseline == "red",
         tree=fact.tree,
+        command=fact.verify_command,
+        summary=fact.last_line,
     )
     return Outcome(proof=proof, line="" if ok else missing if tests_disappeared else red_line(fact))
 

@@ -74,7 +74,7 @@ PEOPLE: tuple[Rule[Any], ...] = (
     Rule(ALL - {Step.DONE}, pulls.pull_merged, pulls.complete, {Step.DONE}),
     # An edit of the text takes our approval back.
     Rule(ALL, always, pulls.observe, IDLE),
-    Rule(ALL, commands.command_given, commands.obey, ALL),
+    Rule(ALL, commands.commented, commands.obey, ALL),
     Rule(NOT_STARTED, labels.label_removed, labels.remove_task, {Step.CANCELLED}),
     Rule({Step.CANCELLED}, labels.label_restored, labels.restore_task, {Step.WAITING}),
     Rule(OPEN, pulls.issue_closed, pulls.cancel, {Step.CANCELLED}),

@@ -126,7 +126,7 @@ def verified_merge(mirror: Mirror, effect: Merge, message: str) -> str:
     """The commit whose tree was verified, as the effect describes it; empty if there is none."""
     if not (effect.tree and mirror.has(effect.base) and mirror.has(effect.head)):
         return ""
-    merged = mirror.merge(effect.base, effect.head, message)
+    merged = mirror.merge(effect.base, effect.head, message, style=effect.style)
     return merged.commit if isinstance(merged, Merged) and merged.tree == effect.tree else ""
 
 
@@ -194,11 +194,22 @@ def make_revert(mirror: Mirror, effect: MakeRevert) -> RevertMade:
     main = _main(mirror)
     before = before_merge(mirror, effect)
     head = mirror.same_tree_as(before, effect.commit, effect.message)
+    for merge in effect.older:
+        message = f'Revert "{first_line(merge.merged_as)}"'
+        out = mirror.same_tree_as(before_merge(mirror, merge), merge.commit, message)
+        tree, conflicts = mirror.merge_tree(head, out)
+        if conflicts is not None:
+            raise _same_lines(conflicts)
+        head = mirror.commit_on(tree, head, message)
     merged = mirror.merge(main, head, "Merge to find conflicts")
     if isinstance(merged, Conflict):
-        files = ", ".join(printable_names(merged.files))
-        raise MergeConflict(f"what came after it changed the same lines of {files}")
+        raise _same_lines(merged.files)
     return RevertMade(head, bring_back(mirror, effect, head))
+
+
+def _same_lines(files: tuple[str, ...]) -> MergeConflict:
+    names = ", ".join(printable_names(files))
+    return MergeConflict(f"what came after it changed the same lines of {names}")
 
 
 def bring_back(mirror: Mirror, effect: MakeRevert, head: str) -> str:
@@ -209,6 +220,9 @@ def bring_back(mirror: Mirror, effect: MakeRevert, head: str) -> str:
 def before_merge(repository: Repository, merge: LandedMerge | MakeRevert) -> str:
     """Return main as it was before the merge, for each way in which a forge merges."""
     commit, parents = merge.commit, repository.parents(merge.commit)
+    if len(parents) == 1 and _is_as_verified(repository, merge):
+        # Squashed or rebased onto exactly this main.
+        return merge.base
     if len(parents) > 1 or repository.subject(commit) == first_line(merge.merged_as):
         return parents[0]
     if commit == merge.head:
@@ -217,6 +231,14 @@ def before_merge(repository: Repository, merge: LandedMerge | MakeRevert) -> str
     # Rebased: as many commits as the change has are new on main.
     start = repository.merge_base(commit, merge.head)
     return repository.resolve(f"{commit}~{max(1, repository.commits_ahead(start, merge.head))}")
+
+
+def _is_as_verified(repository: Repository, merge: LandedMerge | MakeRevert) -> bool:
+    """True if the merge made of the expected main what was verified."""
+    if not (merge.base and repository.has(merge.base) and repository.has(merge.head)):
+        return False
+    tree, conflicts = repository.merge_tree(merge.base, merge.head)
+    return conflicts is None and tree == repository.tree(merge.commit)
 
 
 def first_line(message: str) -> str:

@@ -148,7 +148,7 @@ class ForgeOperations:
     def _merge(self, effect: Merge) -> tuple[Fact, ...]:
         self._gate.check(effect)
         commit, message = self._verified_merge(effect), self._redactor.text(effect.message)
-        verified = VerifiedMerge(commit, self._mirror.path) if commit else None
+        verified = VerifiedMerge(commit, self._mirror.path, effect.style) if commit else None
         merged = self._forge.merge(effect.pull, effect.head, effect.base, message, verified)
         return self._after_merge(effect, merged.pull, did_it=merged.did_it)
 

@@ -94,7 +94,7 @@ def planning(
         prepared=prepared,
         value=value,
         run_id=f"plan-{project.name[:24]}-{number}-{sha256(key)[:16]}",
-        seconds=project.config.po_timeout_s,
+        seconds=project.config.planner_timeout_s,
     )
 
 

@@ -14,12 +14,13 @@ import msgspec
 from caloron.agents import feedback
 from caloron.agents.workspace.commits import SALVAGE_CAP_BYTES, HandOver, hand_over
 from caloron.agents.workspace.workspaces import remove_workspace, unfinished
-from caloron.answers import closing_words
+from caloron.answers import closing_words, description
 from caloron.domain.model.facts import PROVIDER_REFUSALS, RunInterrupted, WorkEnded
 from caloron.domain.model.feedback import Feedback
 from caloron.domain.model.roles import ROLES, Role, WorkId
 from caloron.domain.model.task import Work
 from caloron.domain.model.usage import Usage, guess_usd
+from caloron.domain.reporting.forge_texts import commit_trailers
 from caloron.engine.runs.prepare import sessions_of
 from caloron.engine.runs.run_dirs import AttemptRecord, RunDirs, read_record
 from caloron.errors import CaloronError
@@ -90,6 +91,8 @@ class AttemptCollector:
             last_line=_closing_words(report) or str(result.get("last_line", "")),
             limit_hit=over,
             answer=_answer(work.role, report.text),
+            summary=_summary(work.role, report),
+            comments=record.comments,
             head=head,
             base=record.base,
             conflicts=conflicts,
@@ -271,7 +274,7 @@ class AttemptCollector:
         agent = f"caloron-agent-{task}"
         handed_over = HandOver(
             workspace=run_dir / "workspace",
-            message=f"{what}\n\nTask: {task}\nAgent: {agent}\n",
+            message=f"{what}\n\n{commit_trailers(task)}\n",
             agent=agent,
             ref=f"refs/caloron/work/{work.item}/{token}",
             bundle=run_dir / "work.bundle",
@@ -300,6 +303,16 @@ def _closing_words(report: AgentReport) -> str:
         return words
     parsed = feedback.parse(report.text)
     return closing_words(parsed.notes) if parsed else ""
+
+
+def _summary(role: Role, report: AgentReport) -> str:
+    """Return the description of a change by its agent, at least the notes of its feedback."""
+    if not ROLES[role].writes_code:
+        return ""
+    if text := description(report.text):
+        return text
+    parsed = feedback.parse(report.text)
+    return parsed.notes if parsed else ""
 
 
 def _answer(role: Role, text: str) -> str:

@@ -17,10 +17,11 @@ from caloron.agents.workspace.project_detection import SHELL, environment, with_
 from caloron.domain.model.effects import StartWork
 from caloron.domain.model.facts import WorkEnded
 from caloron.domain.model.merge import Link
+from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.roles import CODE_ROLES, PLANNER, ROLES, SPRINT_ROLES, Role
 from caloron.domain.model.sprint import State
 from caloron.domain.model.task import Task, Work
-from caloron.domain.reporting.forge_texts import merge_message_for
+from caloron.domain.rules.people.commands import for_prompt
 from caloron.engine.agent_dirs import AgentDirs
 from caloron.engine.forge.connect import NOTE
 from caloron.engine.runs.run_dirs import AttemptRecord
@@ -126,7 +127,7 @@ class AttemptPreparer:
         work, task = start.work, state.tasks.get(start.task)
         self._fetch(state, task, work)
         if work.role == "verify":
-            return self._verification(state, start, token, run_dir)
+            return self._verification(state.tasks.get(start.task), start, token, run_dir)
         return self._agent(state, task, work, run_dir, budget_usd)
 
     def _fetch(self, state: State, task: Task | None, work: Work) -> None:
@@ -141,7 +142,7 @@ class AttemptPreparer:
                 self.mirror.fetch_head(head, *places[head])
 
     def _verification(
-        self, state: State, start: StartWork, token: int, run_dir: Path
+        self, task: Task | None, start: StartWork, token: int, run_dir: Path
     ) -> PreparedProcess | WorkEnded:
         """Prepare the project's own test in a clean checkout of the merged result, or of main."""
         work = start.work
@@ -149,8 +150,8 @@ class AttemptPreparer:
         chain: list[Link] = []
         conflicts: tuple[str, ...] = ()
         for head in work.batch or ((work.head,) if work.head else ()):
-            message = self._clean(merge_message_for(state, head))
-            merged = self.mirror.merge(commit, head, message)
+            # The message of the commit that lands contains the result of this verification.
+            merged = self.mirror.merge(commit, head, f"Verify {head[:12]}")
             if isinstance(merged, Conflict):
                 conflicts += printable_names(merged.files)
             else:
@@ -163,7 +164,6 @@ class AttemptPreparer:
             return _replace(ended, conflicts=conflicts)
         links, tree = tuple(chain) if work.batch else (), self.mirror.tree(commit)
         ended = _replace(ended, tree=tree, chain=links)
-        task = state.tasks.get(start.task)
         try:
             if not task and self.workspaces.setup.is_empty(base):
                 return _replace(ended, tree="", skipped="none")
@@ -216,7 +216,10 @@ class AttemptPreparer:
         session = task.attempts.session if task and work.role in CODE_ROLES else ""
         place = self.workspaces.prepare(state, task, work, run_dir, restore=bool(session))
         sandbox = self.policy.sandbox
-        prompt = self._prompt(state, task, work, place, restarted=bool(place.restored))
+        comments, read = for_prompt(state, task) if task else ("", ())
+        prompt = self._prompt(
+            state, task, work, place, comments=comments, restarted=bool(place.restored)
+        )
         opening = prompting.opened(
             *self.context.agent_dirs.opening(_who(task, work.role), work.item)
         )
@@ -252,6 +255,7 @@ class AttemptPreparer:
                 conflicts=place.conflicts,
                 framework=framework,
                 budget_usd=budget_usd,
+                comments=read,
                 products=(*place.commands.products, *place.products),
             ),
             watch=self.policy.watch(place.workspace, place.home),
@@ -281,6 +285,7 @@ class AttemptPreparer:
         work: Work,
         place: PreparedWorkspace,
         *,
+        comments: str,
         restarted: bool,
     ) -> str:
         nonce, sprint = secrets.token_hex(4), state.sprint
@@ -294,6 +299,8 @@ class AttemptPreparer:
                     sprint.goal,
                     sprint.planning.errors,
                     nonce=nonce,
+                    sent_back=_plan_text(sprint.planning.sent_back),
+                    remarks=sprint.planning.remarks,
                     context=self.context.lessons(sprint.id),
                     repository=repository,
                     rules=rules,
@@ -311,6 +318,7 @@ class AttemptPreparer:
             "goal": sprint.goal,
             "restarted": restarted,
             "note": work.previous_failure,
+            "comments": comments,
             "touches": task.plan.files if work.role in CODE_ROLES else (),
         }
         match work.role:
@@ -322,7 +330,9 @@ class AttemptPreparer:
             case "resolve":
                 asked["conflicts"] = printable_names(place.conflicts)
             case "implement":
-                asked["issue"] = task.links.issue or 0
+                # A commit that names the number of a local forge means another issue elsewhere.
+                numbered = not state.sprint.settings.forge_is_local
+                asked["issue"] = (task.links.issue or 0) if numbered else 0
         return self._clean(prompting.for_task(work.role, **asked))
 
     def _clean(self, prompt: str) -> str:
@@ -347,8 +357,12 @@ class AttemptPreparer:
 
     def _limit(self, role: Role) -> float:
         if role in SPRINT_ROLES:
-            return self.config.po_timeout_s
+            return self.config.planner_timeout_s
         return self.config.timeout_s * _UNWATCHED
+
+
+def _plan_text(plan: tuple[PlannedTask, ...]) -> str:
+    return msgspec.json.format(msgspec.json.encode(plan)).decode() if plan else ""
 
 
 def _failed(ended: WorkEnded, reason: str) -> WorkEnded:

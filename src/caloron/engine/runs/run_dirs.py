@@ -22,6 +22,8 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
     #: Empty: no agent, but the project's own test.
     framework: str = ""
     budget_usd: float | None = None
+    #: The comments of people in the prompt.
+    comments: tuple[str, ...] = ()
     #: Folders that setup made: not the agent's work.
     products: tuple[str, ...] = ()
     #: The shell line that verifies.

@@ -10,7 +10,7 @@ from typing import cast, get_args
 
 from caloron.agents.supervise.supervise import run
 from caloron.agents.workspace.project_detection import SHELL
-from caloron.domain.model.roles import ROLES
+from caloron.domain.model.roles import ROLES, shown_role, stored_role
 from caloron.errors import PreconditionFailed, UsageError
 from caloron.ledger.settings import ProjectConfig
 from caloron.ports import Caps, Network, Sandbox, SandboxedCommand, SandboxSpec
@@ -22,6 +22,7 @@ _CHECK_S = 60.0
 TOKEN_VARIABLES = ("token_env", "reviewer_token_env", "webhook_secret_env")
 #: Roles with a network policy and a model of their own.
 SANDBOX_ROLES = (*ROLES, "setup")
+_ROLE_NAMES = ", ".join(map(shown_role, SANDBOX_ROLES))
 
 
 class SandboxPolicy:
@@ -101,11 +102,11 @@ def network_by_role(config: ProjectConfig) -> dict[str, Network]:
     """The setting `network_roles`, checked; a role that it does not name keeps its default."""
     policies: dict[str, Network] = {"setup": "public", "verify": "none"}
     for entry in config.network_roles:
-        role, _, policy = entry.partition("=")
-        if role not in SANDBOX_ROLES or policy not in get_args(Network):
+        name, _, policy = entry.partition("=")
+        if (role := stored_role(name)) not in SANDBOX_ROLES or policy not in get_args(Network):
             raise UsageError(
                 f"setting network_roles has {entry!r}; expected role=policy",
-                hint=f"roles: {', '.join(SANDBOX_ROLES)}; policies: {', '.join(get_args(Network))}",
+                hint=f"roles: {_ROLE_NAMES}; policies: {', '.join(get_args(Network))}",
             )
         policies[role] = cast(Network, policy)
     return policies
@@ -136,7 +137,7 @@ def refuse_passing_tokens(config: ProjectConfig) -> None:
 
 def _names_model(entry: str) -> bool:
     role, _, model = entry.partition("=")
-    return role in SANDBOX_ROLES and bool(model)
+    return stored_role(role) in SANDBOX_ROLES and bool(model)
 
 
 def _names_variable(entry: str) -> bool:
@@ -153,7 +154,7 @@ def _is_there(entry: str) -> bool:
 
 #: The check of each entry of a list setting, and its description for people.
 _ENTRIES: dict[str, tuple[Callable[[str], object], str]] = {
-    "model_roles": (_names_model, f"role=model, with a role of {', '.join(SANDBOX_ROLES)}"),
+    "model_roles": (_names_model, f"role=model, with a role of {_ROLE_NAMES}"),
     "read_only": (_is_there, "files and folders that are there"),
     "pass_env": (_names_variable, "names of environment variables, e.g. MY_KEY"),
     "allow_hosts": (_HOST.fullmatch, "host, host:port, *.domain or 127.0.0.1:port"),
@@ -162,5 +163,5 @@ _ENTRIES: dict[str, tuple[Callable[[str], object], str]] = {
 
 def model_of(config: ProjectConfig, role: str) -> str:
     """The model for a role: its own, or the project's; empty: the framework's choice."""
-    chosen = dict(entry.split("=", 1) for entry in config.model_roles if "=" in entry)
-    return chosen.get(role, config.model)
+    named = (entry.split("=", 1) for entry in config.model_roles if "=" in entry)
+    return {stored_role(name): model for name, model in named}.get(role, config.model)

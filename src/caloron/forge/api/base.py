@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from caloron.domain.model.merge import MergeStyle
 from caloron.domain.model.snapshots import Verdict
 from caloron.errors import PreconditionFailed, UsageError
 from caloron.forge.api import types
@@ -87,7 +88,7 @@ class ForgeApi(Protocol):
     #: The permissions of those who may write.
     writers: tuple[str, ...]
     #: The ways to merge, the preferred one first, each with the field that allows it.
-    merge_styles: Mapping[str, str]
+    merge_styles: Mapping[MergeStyle, str]
     #: The meaning of a refused merge by its status and words of its message; the first row counts.
     merge_refusals: tuple[tuple[int, str, MergeRefusal], ...]
     #: What to grant where a merge is refused for lack of a right.
@@ -143,16 +144,17 @@ class ForgeApi(Protocol):
         """True if a user may write, where only an administrator may ask for permissions."""
         return False
 
-    def merge_style(self, repository: types.Repository) -> str:
-        allowed = (s for s, field in self.merge_styles.items() if getattr(repository, field))
-        return next(allowed, "merge")
+    def merge_style(self, repository: types.Repository, wanted: MergeStyle) -> MergeStyle:
+        """Return the wanted way to merge if the repository allows it, else one that it allows."""
+        allowed = [s for s, field in self.merge_styles.items() if getattr(repository, field)]
+        return wanted if wanted in allowed else next(iter(allowed), "merge")
 
     def merge(self, http: ForgeHttp, number: int, head: str, style: str, message: str) -> None:
         """Ask for the merge, once; the forge's refusal as it is."""
         ...
 
-    def shows_pushed_merges(self, repository: types.Repository) -> bool:
-        """True if a pull request whose merge commit is pushed to main can be shown as merged."""
+    def shows_pushed_merges(self, repository: types.Repository, style: MergeStyle) -> bool:
+        """True if a pull request whose change is pushed to main can be shown as merged."""
         return True
 
     def mark_merged(self, http: ForgeHttp, number: int, commit: str) -> None:

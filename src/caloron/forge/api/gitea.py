@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
+from caloron.domain.model.merge import MergeStyle
 from caloron.domain.model.snapshots import Verdict
 from caloron.errors import NotFound
 from caloron.forge.api import types
@@ -44,7 +45,7 @@ class Gitea(ForgeApi):
         "commented": "COMMENT",
     }
     writers = ("owner", "admin", "write")
-    merge_styles: Mapping[str, str] = {
+    merge_styles: Mapping[MergeStyle, str] = {
         "merge": "allow_merge_commits",
         "squash": "allow_squash_merge",
         "rebase": "allow_rebase",
@@ -135,7 +136,7 @@ class Gitea(ForgeApi):
         }
         http.change("POST", f"pulls/{number}/merge", body)
 
-    def shows_pushed_merges(self, repository: types.Repository) -> bool:
+    def shows_pushed_merges(self, repository: types.Repository, style: MergeStyle) -> bool:
         # Without this setting such a pull request stays open for ever; older versions hide it.
         return repository.allow_manual_merge
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from caloron.domain.model.merge import MergeStyle
 from caloron.domain.model.snapshots import Verdict
 from caloron.errors import NotFound
 from caloron.forge.api import types
@@ -52,7 +53,7 @@ class GitHub(ForgeApi):
         "commented": "COMMENT",
     }
     writers = ("admin", "maintain", "write")
-    merge_styles: Mapping[str, str] = {
+    merge_styles: Mapping[MergeStyle, str] = {
         "merge": "allow_merge_commit",
         "squash": "allow_squash_merge",
         "rebase": "allow_rebase_merge",
@@ -150,6 +151,10 @@ class GitHub(ForgeApi):
         if style != "rebase":
             body |= {"commit_title": title.strip(), "commit_message": rest.strip()}
         http.change("PUT", f"pulls/{number}/merge", body)
+
+    def shows_pushed_merges(self, repository: types.Repository, style: MergeStyle) -> bool:
+        # It looks for the commits of the pull request, which only a merge commit contains.
+        return style == "merge"
 
     def check_scopes(self, http: ForgeHttp) -> None:
         # The rights of a fine-grained token cannot be read.

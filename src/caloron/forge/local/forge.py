@@ -361,7 +361,8 @@ class LocalForge:
             if pull.state == "merged" and head in ("", pull.head):
                 return Merged(pull, did_it=False)
             head, base = self._to_merge(pull, head, base, is_verified=verified is not None)
-            message = message.strip() or f"Merge pull request #{number}: {pull.title}"
+            # Main is pushed to other forges, where the number would name something else.
+            message = message.strip() or f"Merge {pull.title}"
             if verified is None:
                 commit = self._merge(pull, head, base, message)
             else:
@@ -370,8 +371,14 @@ class LocalForge:
         return Merged(self._records.pull(number), did_it=True)
 
     def mark_merged(self, number: int, commit: str) -> PullSnapshot:
-        # The records follow main with each read.
-        return self.pull(number)
+        """Record a merge that a crash cut short: main does not contain the head of a squash."""
+        pull = self.pull(number)
+        if pull.state == "open":
+            with self._repository.merge_lock():
+                tracked = self._refs.sync_records()
+                mine = MergeRecord(number, pull.head, commit, self.actor)
+                self._refs.record_merge(mine, tracked, main=self._refs.main_tip())
+        return self._records.pull(number)
 
     def _to_merge(
         self, pull: PullSnapshot, head: str, base: str, *, is_verified: bool

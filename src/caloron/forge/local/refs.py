@@ -225,11 +225,15 @@ class RefSync:
         self._record(tracked, main, merged, "notice")
         return self._records.tracked()
 
-    def record_merge(self, mine: MergeRecord, tracked: Tracked) -> None:
-        """Record a merge just made, and the other pull requests that came into main with it."""
+    def record_merge(self, mine: MergeRecord, tracked: Tracked, main: str = "") -> None:
+        """Record a merge just made, and the other pull requests that came into main with it.
+
+        `main`: the tip of main, if that is not the commit of the merge.
+        """
+        main = main or mine.commit
         others = [pull for pull in tracked.pulls if pull.number != mine.number]
-        merged = [mine, *self._merged_into(mine.commit, others, tracked)]
-        self._record(tracked, mine.commit, merged, "merge")
+        merged = [mine, *self._merged_into(main, others, tracked)]
+        self._record(tracked, main, merged, "merge")
 
     def see_branch(self, branch: str) -> BranchSnapshot | None:
         """The commit of a branch now, with the version at which it was first seen."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from caloron.domain.model.merge import MergeStyle
 from caloron.domain.model.snapshots import PullSnapshot
 from caloron.errors import (
     ApprovalMissing,
@@ -63,10 +64,14 @@ class Merger:
             )
         # Read it now: people change the merge styles that a repository allows.
         repository = self._reader.fetch_repository()
-        if verified and self._takes_pushes(repository) and self._push_main(verified, base):
+        style = self._api.merge_style(repository, verified.style if verified else "merge")
+        if (
+            verified
+            and self._takes_pushes(repository, style, verified)
+            and self._push_main(verified, base)
+        ):
             return Merged(self.mark_merged(number, verified.commit), did_it=True)
         message = message.strip() or f"Merge pull request #{number}: {pull.title}"
-        style = self._api.merge_style(repository)
         for last in (False, True):
             try:
                 self._api.merge(self._reader.http, number, head, style, message)
@@ -105,16 +110,19 @@ class Merger:
                 raise NotYet(f"{name} {commit[:12]}, but the forge does not show that yet")
             time.sleep(_PAUSE_S)
 
-    def _takes_pushes(self, repository: types.Repository) -> bool:
+    def _takes_pushes(
+        self, repository: types.Repository, style: MergeStyle, verified: VerifiedMerge
+    ) -> bool:
         """True if we may push to main, and the forge then shows the merge by itself or by request.
 
         Protected branches are left to the forge: a push could bypass what the protection requires.
+        So are repositories that do not allow the style.
         """
         may_push = repository.permissions is not None and repository.permissions.push
         return (
             may_push
-            and self._api.merge_style(repository) == "merge"
-            and self._api.shows_pushed_merges(repository)
+            and style == verified.style
+            and self._api.shows_pushed_merges(repository, style)
             and not self._api.protection(self._reader.http, self._reader.main).protected
         )
 

@@ -12,7 +12,6 @@ from caloron.graph.errors import (
     JournalError,
     RunConflict,
     StageFailed,
-    StageMissing,
     StageTimedOut,
 )
 from caloron.graph.json_text import InProcessValue, Json
@@ -113,7 +112,5 @@ class RunnerChain:
         return next((version for version in versions if version is not None), None)
 
     def run(self, stage: StageSpec, input: Value, call: Call) -> Json | Value:
-        for runner in self._runners:
-            if runner.code_version(stage) is not None:
-                return runner.run(stage, input, call)
-        raise StageMissing(f"the stage {stage.name or stage.id} is not implemented here")
+        able = (runner for runner in self._runners if runner.code_version(stage) is not None)
+        return next(able).run(stage, input, call)

@@ -19,6 +19,12 @@ _CODES = {1: "GENERAL_ERROR", 2: "INVALID_ARGS", 3: "NOT_FOUND"}
 @command(
     "agent-state",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    examples=[
+        "caloron agent-state scaffold ~/.config/grove/agents/forge --host grove --agent forge",
+        "caloron agent-state errands enqueue --kind review --id msg-17 --payload '{\"pr\":17}'",
+        "caloron agent-state errands next --owner forge",
+        "caloron agent-state errands resolve --id msg-17 --status done",
+    ],
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT COMMAND [FLAGS]...")
 def agent_state(words: tuple[str, ...]) -> int:
@@ -28,12 +34,6 @@ def agent_state(words: tuple[str, ...]) -> int:
     `caloron agent-state errands --help`. The answer is one line of JSON for each row, and the exit
     codes are those of agent-state (1 refused, 2 wrong use, 3 scaffold --strict failed). The
     folder of the agent is $MF_INSTANCE_DIR, else the one you are in.
-
-    Examples:
-      caloron agent-state scaffold ~/.config/grove/agents/forge --host grove --agent forge
-      caloron agent-state errands enqueue --kind review --id msg-17 --payload '{"pr":17}'
-      caloron agent-state errands next --owner forge
-      caloron agent-state errands resolve --id msg-17 --status done
     """
     return in_envelope(program.split(words)) if output.wants_json() else program.main(words)
 

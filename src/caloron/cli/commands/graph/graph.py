@@ -9,14 +9,14 @@ from typing import Any
 import click
 
 from caloron.cli import output
-from caloron.cli.app import Answer, DryRun, Failed, Positive, attributes, group, planned
+from caloron.cli.app import Answer, DryRun, Failed, Number, attributes, group, planned
 from caloron.cli.commands.graph import common
 from caloron.cli.files import is_own_file, write_file
 from caloron.engine.graphs.runtime import GraphRuntime, RunOptions
 from caloron.engine.traces import new_run_id
 from caloron.errors import UsageError
 from caloron.graph.catalogue import unknown_references
-from caloron.graph.checker.checker import check_value
+from caloron.graph.checker import check_value
 from caloron.graph.drawing import svg_of, text_of
 from caloron.graph.errors import ExecutionError, GraphError
 from caloron.graph.json_text import decode
@@ -30,24 +30,32 @@ from caloron.graph.stage import Example
 from caloron.graph.types import show as show_type
 from caloron.ledger.locate import require_id
 
-_SECONDS = Positive(max=1e6)
+_SECONDS = Number(0, 1e6, above=True)
 
 
-@group()
+@group(
+    examples=[
+        "caloron graph check double.json",
+        "caloron graph run double.json --input '{\"n\": 21}'",
+        "caloron graph show double.json --svg double.svg",
+    ]
+)
 def graph() -> None:
     """Check, run and inspect composition graphs: JSON that wires typed stages.
 
     No project is needed. A graph is checked before it runs, pure stages are remembered, and
     each run leaves a trace.
-
-    Examples:
-      caloron graph check double.json
-      caloron graph run double.json --input '{"n": 21}'
-      caloron graph show double.json --svg double.svg
     """
 
 
-@graph.command("run", dry_run=True)
+@graph.command(
+    "run",
+    dry_run=True,
+    examples=[
+        "caloron graph run double.json --input '{\"n\": 21}'",
+        "caloron graph run plan.json --input goal.json --durable --run-id plan-7",
+    ],
+)
 @click.argument("file")
 @common.input_option
 @common.profile_option
@@ -58,7 +66,7 @@ def graph() -> None:
 @click.option("--retry-failed", is_flag=True, help="Repeat the failed calls of a durable run.")
 @click.option("--allow-effects", metavar="LIST", help="Refuse other effects: pure,network,…")
 @click.option("--allow-capabilities", metavar="LIST", help="Refuse other capabilities: network,…")
-@click.option("--budget-cents", type=click.IntRange(min=0), help="Maximum cost of the stages.")
+@click.option("--budget-cents", type=Number(0), help="Maximum cost of the stages.")
 @click.option("--timeout", type=_SECONDS, metavar="SECONDS", help="Time limit of the whole run.")
 @click.option("--stage-timeout", type=_SECONDS, metavar="SECONDS", help="Time limit of each call.")
 @click.option("--no-cache", is_flag=True, help="Run pure stages again, and cache nothing.")
@@ -73,12 +81,7 @@ def graph() -> None:
 @click.option("--unsafe-no-isolation", is_flag=True, help="As Noether spells --unsandboxed.")
 @click.option("--require-isolation", is_flag=True, help="As Noether spells it; always so here.")
 def run_graph(file: str, dry_run: bool, **chosen: Any) -> Answer | DryRun:
-    """Check a graph, then run it; FILE `-` is read from standard input.
-
-    Examples:
-      caloron graph run double.json --input '{"n": 21}'
-      caloron graph run plan.json --input goal.json --durable --run-id plan-7
-    """
+    """Check a graph, then run it; FILE `-` is read from standard input."""
     options = run_options(chosen)
     runtime = common.open_runtime(unsandboxed=is_unsandboxed(chosen))
     permissions = Permissions(
@@ -144,7 +147,12 @@ def _stage_name(runtime: GraphRuntime, stage_id: str) -> str:
     return (stage.name if stage else "") or stage_id
 
 
-@graph.command()
+@graph.command(
+    examples=[
+        "caloron graph check double.json",
+        'caloron graph check double.json --input \'{"n": "many"}\' --output json',
+    ]
+)
 @click.argument("file")
 @common.input_option
 @common.profile_option
@@ -152,10 +160,6 @@ def check(file: str, value: str | None, profile: str) -> Answer:
     """Report every error of a graph: its place, what was expected and what was found.
 
     With --input the types of the value are checked at every stage, without running anything.
-
-    Examples:
-      caloron graph check double.json
-      caloron graph check double.json --input '{"n": "many"}' --output json
     """
     runtime, strict = common.open_runtime(), common.is_strict(profile)
     data: dict[str, Any] = {"valid": False, "profile": profile, "errors": []}
@@ -189,15 +193,11 @@ def _objected(code: str, data: dict[str, Any], errors: Iterable[GraphError]) -> 
     return Failed(code, common.objections_text(objections), data=data | {"errors": objections})
 
 
-@graph.command()
+@graph.command(examples=["caloron graph plan double.json"])
 @click.argument("file")
 @common.profile_option
 def plan(file: str, profile: str) -> Answer:
-    """Show what a graph would run, in which order and for how much.
-
-    Example:
-      caloron graph plan double.json --output table
-    """
+    """Show what a graph would run, in which order and for how much."""
     runtime = common.open_runtime()
     catalogue = runtime.catalogue
     prepared = prepare(common.read_graph(file), catalogue, strict=common.is_strict(profile))
@@ -223,21 +223,20 @@ def plan(file: str, profile: str) -> Answer:
     return Answer(data, "\n".join(lines))
 
 
-@graph.command("id")
+@graph.command("id", examples=["caloron graph id double.json"])
 @click.argument("file")
 @common.profile_option
 def identify(file: str, profile: str) -> Answer:
-    """Print the id of a graph: the same for every way to write the same composition.
-
-    Example:
-      caloron graph id double.json
-    """
+    """Print the id of a graph: the same for every way to write the same composition."""
     parsed = parse_graph(common.read_graph(file), strict=common.is_strict(profile))
     id = composition_id(parsed)
     return Answer({"composition_id": id, "description": parsed.description}, id)
 
 
-@graph.command(dry_run=True)
+@graph.command(
+    dry_run=True,
+    examples=["caloron graph show double.json", "caloron graph show double.json --svg double.svg"],
+)
 @click.argument("file")
 @click.option("--svg", metavar="OUT", help="Also write it as a picture to this file.")
 @click.option("--force", is_flag=True, help="Also overwrite a file that is no picture.")
@@ -246,10 +245,6 @@ def show(file: str, svg: str | None, force: bool, profile: str, dry_run: bool) -
     """Draw a graph: as a tree of text, and with --svg as a picture.
 
     Missing stages are drawn too, and marked as missing.
-
-    Examples:
-      caloron graph show double.json
-      caloron graph show double.json --svg double.svg
     """
     runtime = common.open_runtime()
     parsed = parse_graph(common.read_graph(file), strict=common.is_strict(profile))
@@ -273,15 +268,10 @@ def show(file: str, svg: str | None, force: bool, profile: str, dry_run: bool) -
 _RUN_FIELDS = ("run_id", "started_at", "status", "duration_ms", "composition_id", "description")
 
 
-@graph.command()
+@graph.command(examples=["caloron graph trace", "caloron graph trace plan-7"])
 @click.argument("run", required=False)
 def trace(run: str | None) -> Answer:
-    """Show what a run did; RUN is its id or that of its graph. Without it, list the runs.
-
-    Examples:
-      caloron graph trace
-      caloron graph trace plan-7
-    """
+    """Show what a run did; RUN is its id or that of its graph. Without it, list the runs."""
     traces = common.open_runtime().traces
     if run is not None:
         data = traces.find(run)
@@ -305,7 +295,7 @@ def _trace_text(run: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-@graph.command()
+@graph.command(examples=["caloron graph test double.json"])
 @click.argument("file")
 @common.profile_option
 @common.unsandboxed_option
@@ -314,9 +304,6 @@ def test(file: str, profile: str, unsandboxed: bool) -> Answer:
 
     An example has `input` and `output`. Examples with effects on the outside world are skipped,
     and reported as skipped.
-
-    Example:
-      caloron graph test double.json
     """
     runtime = common.open_runtime(unsandboxed=unsandboxed)
     text = common.read_graph(file)

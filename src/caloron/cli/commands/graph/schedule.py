@@ -14,8 +14,9 @@ import click
 from caloron.cli import output
 from caloron.cli.app import Answer, DryRun, Failed, attributes, group, planned
 from caloron.cli.commands.graph.common import unsandboxed_option
-from caloron.cli.format import counted, one_line, utc
+from caloron.cli.format import counted, one_line
 from caloron.cli.render import aligned
+from caloron.durations import utc
 from caloron.errors import UsageError
 from caloron.ledger.locate import home
 from caloron.schedule.config import Schedule, read_schedule
@@ -36,17 +37,23 @@ _config_option = click.option(
 )
 
 
-@group()
+@group(
+    examples=[
+        "caloron schedule check --config scheduler.json",
+        "caloron schedule run --config scheduler.json",
+    ]
+)
 def schedule() -> None:
-    """Run graphs at the times of a schedule, in UTC.
-
-    Examples:
-      caloron schedule check --config scheduler.json
-      caloron schedule run --config scheduler.json
-    """
+    """Run graphs at the times of a schedule, in UTC."""
 
 
-@schedule.command(dry_run=True)
+@schedule.command(
+    dry_run=True,
+    examples=[
+        "caloron schedule run --config scheduler.json",
+        "caloron schedule run --config scheduler.json --once",
+    ],
+)
 @_config_option
 @click.option("--once", is_flag=True, help="Run the jobs that are due now, and exit (for cron).")
 @unsandboxed_option
@@ -55,10 +62,6 @@ def run(config: str, once: bool, unsandboxed: bool, dry_run: bool) -> Answer | D
 
     A job never runs twice at a time. Runs that were missed meanwhile are made up for by one run,
     and an interrupted run is repeated. All jobs are checked before the first one runs.
-
-    Examples:
-      caloron schedule run --config scheduler.json
-      caloron schedule run --config scheduler.json --once
     """
     this_process_is("schedule")
     timetable, runs, graphs = _open(config, unsandboxed=unsandboxed)
@@ -120,15 +123,11 @@ def _open(config: str, *, unsandboxed: bool = False) -> tuple[Schedule, RunStore
     return timetable, RunStore(home() / "schedule", timetable.path), graphs
 
 
-@schedule.command()
+@schedule.command(examples=["caloron schedule check --config scheduler.json"])
 @_config_option
 @unsandboxed_option
 def check(config: str, unsandboxed: bool) -> Answer:
-    """Report every error of a schedule and of the graphs that it names.
-
-    Example:
-      caloron schedule check --config scheduler.json
-    """
+    """Report every error of a schedule and of the graphs that it names."""
     timetable, _, graphs = _open(config, unsandboxed=unsandboxed)
     errors = graphs.check()
     data = {"config": str(timetable.path), "jobs": len(timetable.jobs), "errors": errors}
@@ -137,14 +136,10 @@ def check(config: str, unsandboxed: bool) -> Answer:
     return Answer(data, f"{counted(len(timetable.jobs), 'job')}, all well.")
 
 
-@schedule.command("list")
+@schedule.command("list", examples=["caloron schedule list --config scheduler.json"])
 @_config_option
 def list_jobs(config: str) -> Answer:
-    """List the jobs of a schedule: when each is due, and the result of its last run.
-
-    Example:
-      caloron schedule list --config scheduler.json --output table
-    """
+    """List the jobs of a schedule: when each is due, and the result of its last run."""
     timetable, runs, _ = _open(config)
     rows: list[dict[str, Any]] = []
     for job in timetable.jobs:

@@ -31,16 +31,17 @@ _source_option = click.option(
 )
 
 
-@group()
+@group(
+    examples=[
+        "caloron stage list",
+        "caloron stage run text_upper --input '\"hello\"'",
+        "caloron stage add double.json",
+    ]
+)
 def stage() -> None:
     """List, run, add and test stages: small typed functions with declared effects.
 
     A stage is named by its name, its id or a unique beginning of its id. No project is needed.
-
-    Examples:
-      caloron stage list
-      caloron stage run text_upper --input '"hello"'
-      caloron stage add double.json
     """
 
 
@@ -52,16 +53,11 @@ def _is_active(stage: StageSpec) -> bool:
     return stage.lifecycle.state == "Active"
 
 
-@stage.command("list")
+@stage.command("list", examples=["caloron stage list", "caloron stage list --source user"])
 @_source_option
 @click.option("--all", "everything", is_flag=True, help="Also stages that are no longer in use.")
 def list_stages(source: str | None, everything: bool) -> Answer:
-    """List the stages that graphs can name, with their types and effects.
-
-    Examples:
-      caloron stage list --output table
-      caloron stage list --source user
-    """
+    """List the stages that graphs can name, with their types and effects."""
     runtime = common.open_runtime()
     rows = [
         {
@@ -84,14 +80,10 @@ def list_stages(source: str | None, everything: bool) -> Answer:
     return Answer({"stages": rows, "count": len(rows)}, "\n".join(lines) or "No stages.")
 
 
-@stage.command("show")
+@stage.command("show", examples=["caloron stage show text_split"])
 @click.argument("name")
 def show_stage(name: str) -> Answer:
-    """Show one stage: its ids, types, effects, examples and code.
-
-    Example:
-      caloron stage show text_split
-    """
+    """Show one stage: its ids, types, effects, examples and code."""
     runtime = common.open_runtime()
     spec = runtime.catalogue.lookup(name).stage
     source, runs_here = runtime.source_of(spec), runtime.runner.code_version(spec) is not None
@@ -115,7 +107,14 @@ def show_stage(name: str) -> Answer:
     return Answer(data, "\n".join(lines))
 
 
-@stage.command("run", dry_run=True)
+@stage.command(
+    "run",
+    dry_run=True,
+    examples=[
+        "caloron stage run text_upper --input '\"hello\"'",
+        "caloron stage run dag_validate --input - < plan.json",
+    ],
+)
 @click.argument("name")
 @common.input_option
 @common.profile_option
@@ -123,12 +122,7 @@ def show_stage(name: str) -> Answer:
 def run_stage(
     name: str, value: str | None, profile: str, unsandboxed: bool, dry_run: bool
 ) -> Answer | DryRun:
-    """Run one stage on an input.
-
-    Examples:
-      caloron stage run text_upper --input '"hello"'
-      caloron stage run dag_validate --input - < plan.json
-    """
+    """Run one stage on an input."""
     runtime, strict = common.open_runtime(unsandboxed=unsandboxed), common.is_strict(profile)
     options = RunOptions(run_id=new_run_id())
     spec = runtime.catalogue.lookup(name).stage
@@ -147,7 +141,10 @@ def run_stage(
     return Answer(data, lambda: common.shown_json(result.output))
 
 
-@stage.command(dry_run=True)
+@stage.command(
+    dry_run=True,
+    examples=["caloron stage add double.json", "caloron stage add double.json --dry-run"],
+)
 @click.argument("file")
 @click.option("--no-test", is_flag=True, help="Do not run its examples first.")
 @common.profile_option
@@ -159,10 +156,6 @@ def add(
 
     Its examples are run first. A stage of the same name that you added before stays for graphs
     that name its id; the name means the new one.
-
-    Examples:
-      caloron stage add double.json
-      caloron stage add double.json --dry-run
     """
     runtime = common.open_runtime(unsandboxed=unsandboxed)
     spec = parse_stage(common.read_text(file, "a stage"), strict=common.is_strict(profile))
@@ -206,7 +199,7 @@ def _run_examples(runtime: GraphRuntime, spec: StageSpec) -> dict[str, Any]:
     return common.test_stage(runtime, spec)
 
 
-@stage.command("test")
+@stage.command("test", examples=["caloron stage test", "caloron stage test text_split"])
 @click.argument("name", required=False)
 @_source_option
 @common.unsandboxed_option
@@ -214,10 +207,6 @@ def test_stages(name: str | None, source: str | None, unsandboxed: bool) -> Answ
     """Run the examples of one stage or of all.
 
     Stages with effects on the outside world are skipped, and reported as skipped.
-
-    Examples:
-      caloron stage test
-      caloron stage test text_split
     """
     runtime = common.open_runtime(unsandboxed=unsandboxed)
     if name is not None:
@@ -231,16 +220,18 @@ def test_stages(name: str | None, source: str | None, unsandboxed: bool) -> Answ
     return common.answer_tests([_run_examples(runtime, spec) for spec in specs])
 
 
-@group()
+@group(examples=["caloron noether register"])
 def noether() -> None:
-    """Use the stages of Caloron in Noether.
-
-    Example:
-      caloron noether register
-    """
+    """Register the stages of Caloron with Noether."""
 
 
-@noether.command(dry_run=True)
+@noether.command(
+    dry_run=True,
+    examples=[
+        "caloron noether register",
+        "caloron noether register --binary ~/bin/noether --ids compositions/stage_ids.json",
+    ],
+)
 @click.option("--binary", metavar="PROGRAM", help="Noether's program (NOETHER_BIN, noether).")
 @click.option(
     "--ids",
@@ -255,10 +246,6 @@ def register(binary: str | None, file: str, dry_run: bool) -> Answer | DryRun:
 
     The store is the one that Noether itself uses (NOETHER_HOME). Each stage calls `caloron stage
     run`, so that Caloron must be installed there.
-
-    Examples:
-      caloron noether register
-      caloron noether register --binary ~/bin/noether --ids compositions/stage_ids.json
     """
     from caloron.engine.graphs.noether import find_binary, register_all
     from caloron.stages.catalogue import catalogue_stages

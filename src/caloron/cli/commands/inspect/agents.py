@@ -33,38 +33,30 @@ _DIARY = 20
 _CYCLES = 20
 
 
-@group(invoke_without_command=True, project=True)
+@group(
+    invoke_without_command=True,
+    project=True,
+    examples=["caloron agents", "caloron agents show reviewer-1"],
+)
 @click.pass_context
 def agents(context: click.Context, project: str | None) -> Answer | None:
-    """List the agents of the project, or show one (bare `agents` lists).
-
-    Examples:
-      caloron agents
-      caloron agents show reviewer-1
-    """
+    """List the agents of the project, or show one (bare `agents` lists)."""
     return _list(project) if context.invoked_subcommand is None else None
 
 
-@agents.command("list", project=True)
+@agents.command("list", project=True, examples=["caloron agents list"])
 def list_agents(project: str | None) -> Answer:
-    """List the agents: their tasks, attempts, review rounds, time and cost.
-
-    Example:
-      caloron agents list --output table
-    """
+    """List the agents: their tasks, attempts, review rounds, time and cost."""
     return _list(project)
 
 
-@agents.command(project=True)
+@agents.command(project=True, examples=["caloron agents show fix-login"])
 @click.argument("name")
 def show(name: str, project: str | None) -> Answer:
     """Show one agent: each piece of work it did, its last cycles, its queue, diary and retros.
 
     The last part opens the agent's next prompt. The ledger is right where the agent's folder
     differs from it: that is reported, and `caloron state verify --repair` exports it again.
-
-    Example:
-      caloron agents show fix-login
     """
     paths = find_project(project)
     versions = _imported(paths).get(name, [])
@@ -81,7 +73,7 @@ def show(name: str, project: str | None) -> Answer:
             for own in _grouped(works, "sprint_id").values()
         ],
         "work": [{k: v for k, v in work.items() if k != "agent_id"} for work in works],
-        "adopted_versions": versions,
+        "imported_versions": versions,
     }
     data |= _folder_of(paths, name)
     return Answer(data, lambda: _page(data, works))
@@ -91,7 +83,7 @@ def _page(data: dict[str, Any], works: list[dict[str, Any]]) -> list[str]:
     lines = aligned(_table([data]))
     lines += ["", *aligned(_work_table(works, data["by_sprint"]))] if works else []
     lines += [f"{s}  {t}  {n} cycles, {cut_smaller(n)}" for (s, t), n in _to_slice(works)]
-    for version in data["adopted_versions"]:
+    for version in data["imported_versions"]:
         parts = (version.get(key) for key in ("version", "sprint_id", "framework", "model"))
         lines.append("  imported: version " + ", ".join(str(part) for part in parts if part))
     lines += ["", data["about"]] if data["about"] else []
@@ -207,7 +199,7 @@ def _imported_agent(name: str, versions: list[dict[str, Any]]) -> dict[str, Any]
         "roles": [],
         "frameworks": _words(versions, "framework"),
         "models": _words(versions, "model"),
-        "adopted": True,
+        "imported": True,
     }
 
 
@@ -271,7 +263,7 @@ def _agent(name: str, works: list[dict[str, Any]]) -> dict[str, Any]:
         "roles": _words(works, "role"),
         "frameworks": _words(works, "framework"),
         "models": _words(works, "model"),
-        "adopted": False,
+        "imported": False,
     }
 
 
@@ -281,7 +273,7 @@ def _table(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    if row["adopted"]:
+    if row["imported"]:
         used = ", ".join((*row["frameworks"], *row["models"]))
         about = f"imported from an older version{f' ({used})' if used else ''}"
         return (f"{row['agent_id']}  {about}",)

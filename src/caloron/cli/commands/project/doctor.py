@@ -20,15 +20,11 @@ from caloron.ledger.projects import Project, load_project
 _INDENT = 22
 
 
-@command(project=True)
+@command(project=True, examples=["caloron doctor", "caloron doctor --project shop --output json"])
 def doctor(project: str | None) -> Answer:
     """Check what agents need: sandbox, limits, network, framework, and the project's forge.
 
     Each check really tries it, and prints a remedy where it fails.
-
-    Examples:
-      caloron doctor
-      caloron doctor --project shop --output json
     """
     # The machine can be checked before there is any project.
     loaded = load_project(project) if project or has_current_project() else None

@@ -11,7 +11,15 @@ from typing import Any
 import click
 import msgspec
 
-from caloron.cli.app import Answer, DryRun, attributes, command, exclude_each_other, planned
+from caloron.cli.app import (
+    FRAMEWORK,
+    Answer,
+    DryRun,
+    attributes,
+    command,
+    exclude_each_other,
+    planned,
+)
 from caloron.cli.commands.project.new_project import create_active, framework_or_detected
 from caloron.cli.format import counted
 from caloron.engine.forge import access
@@ -37,9 +45,23 @@ _FILES = ("token_file", "reviewer_token_file", "ca_file")
 _FOLDERS = ("checkout",)
 
 
-@command(dry_run=True)
+@command(
+    dry_run=True,
+    examples=[
+        'caloron init shop --repo ~/src/shop --verify "python3 -m unittest"',
+        "caloron init scratch",
+        "caloron init shop --forge gitea --host https://git.org --repo ada/shop --token-env T",
+        "caloron init shop --forge github --repo ada/shop --token-env T --reviewer-token-env T2",
+    ],
+)
 @click.argument("name")
-@click.option("--framework", "-f", metavar="F", help="Agent framework (default: detected on PATH).")
+@click.option(
+    "--framework",
+    "-f",
+    type=FRAMEWORK,
+    metavar="NAME",
+    help="Agent framework (default: detected on PATH).",
+)
 @click.option(
     "--repo", "-r", metavar="REPO", help="A folder on this disk (local), else OWNER/NAME there."
 )
@@ -52,7 +74,7 @@ _FOLDERS = ("checkout",)
 @click.option("--reviewer-token-file", metavar="FILE", help="File with a second account's token.")
 @click.option("--ca-file", metavar="FILE", help="CA certificates for the forge.")
 @click.option("--git-url", metavar="URL", help="Address for git fetch and push, such as over SSH.")
-@click.option("--checkout", metavar="PATH", help="Your own clone, for `caloron take`.")
+@click.option("--checkout", metavar="PATH", help="Your own clone, for `caloron apply`.")
 def init(
     name: str,
     framework: str | None,
@@ -65,15 +87,9 @@ def init(
     """Create project NAME and make it the active one.
 
     With the local forge your repository is only read: work is merged on the project's own forge,
-    and `caloron take` brings it to you. With Gitea or GitHub, issues and pull requests are opened
+    and `caloron apply` brings it to you. With Gitea or GitHub, issues and pull requests are opened
     in the repository REPO there, by the account of your token; without --token-env or --token-file
     git's credential helper is asked. Everything is checked before anything is created.
-
-    Examples:
-      caloron init shop --repo ~/src/shop --verify "python3 -m unittest"
-      caloron init scratch
-      caloron init shop --forge gitea --host https://git.example.org --repo ada/shop --token-env T
-      caloron init shop --forge github --repo ada/shop --token-env T --reviewer-token-env T2
     """
     require_id(name, "project name")
     settings: dict[str, Any] = {key: value for key, value in remote.items() if value is not None}

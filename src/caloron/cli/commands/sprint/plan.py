@@ -22,6 +22,7 @@ from caloron.cli.output import is_terminal, wants_json
 from caloron.cli.render import cells, folded, screen_width, wrapped
 from caloron.domain.model.plan import PlannedTask, PlanProblem, parse_plan
 from caloron.domain.model.sprint import Sprint, State
+from caloron.domain.reporting import forge_texts
 from caloron.domain.reporting.estimate import Estimate, estimate, experience
 from caloron.durations import span
 from caloron.engine.runs.runtime import runner
@@ -43,8 +44,43 @@ def plan_page(session: Session, state: State) -> str:
         *estimate_text(sprint, plan, plan_estimate(session, state)).splitlines(),
         uncommitted_changes(session.project)[1],
     ]
+    if sprint.source_issues:
+        about.insert(0, forge_texts.source_line(sprint))
     parts = [f"\nThe plan of sprint {sprint.id}:\n", plan_tree(plan, width), ""]
     return "\n".join([*parts, *(folded(line, width) for line in about if line)])
+
+
+def plan_details(plan: tuple[PlannedTask, ...]) -> str:
+    """Each task with everything that its agent is asked."""
+    width = screen_width()
+    parts = []
+    for task in plan:
+        lines = [folded(f"{task.id}  {task.title}", width)]
+        if notes := _notes(task, "", list(task.depends_on)):
+            lines.append(folded(f"  ({'; '.join(notes)})", width, 4))
+        lines += [folded(f"    {line}", width, 4) for line in task.agent_prompt.splitlines()]
+        if task.acceptance:
+            lines.append("  Done when:")
+            lines += [folded(f"    - {line}", width, 6) for line in task.acceptance]
+        if task.files:
+            lines.append(folded(f"  Files: {', '.join(task.files)}", width, 4))
+        parts.append("\n".join(lines))
+    return "\n" + "\n\n".join(parts) + "\n"
+
+
+def changes(before: tuple[PlannedTask, ...], after: tuple[PlannedTask, ...]) -> list[str]:
+    """What an edit changed, one line for each task."""
+    old, new = ({task.id: task for task in plan} for plan in (before, after))
+    lines = [f"removed: {name}" for name in old if name not in new]
+    lines += [f"added: {name}" for name in new if name not in old]
+    for name in (name for name in new if name in old):
+        fields: list[str] = [
+            "prompt" if field == "agent_prompt" else field
+            for field in PlannedTask.__struct_fields__
+            if getattr(old[name], field) != getattr(new[name], field)
+        ]
+        lines += [f"changed: {name} ({', '.join(fields)})"] if fields else []
+    return lines or ["changed: the order of the tasks"]
 
 
 def plan_estimate(session: Session, state: State) -> Estimate:
@@ -71,6 +107,8 @@ _HEADER = """\
 # and require_human_review (true: a person approves the merge).
 
 """
+#: Lines with the errors of the last edit begin like this.
+_ERROR = "#! "
 _WIDTH = 78
 
 
@@ -94,6 +132,7 @@ class PlanEditor:
             try:
                 edited = self._read()
             except PlanProblem as problem:
+                self._note(problem.errors)
                 if not self._again(problem):
                     return None
                 continue
@@ -101,6 +140,8 @@ class PlanEditor:
                 self.forget()
                 _print("The plan is unchanged.")
                 return None
+            for line in changes(plan, edited):
+                _print(line)
             return edited
 
     def forget(self) -> None:
@@ -116,15 +157,21 @@ class PlanEditor:
 
     def _text(self, plan: tuple[PlannedTask, ...]) -> str:
         header = _HEADER.format(sprint=self._sprint, frameworks=", ".join(FRAMEWORKS))
-        return header + yaml.dump(
-            [_shown(task) for task in plan],
-            Dumper=_Dumper,
-            sort_keys=False,
-            allow_unicode=True,
-            # Short lists on one line, as people write them.
-            default_flow_style=None,
-            width=_WIDTH,
+        return header + "\n".join(
+            yaml.dump(
+                [_shown(task)], Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=_WIDTH
+            )
+            for task in plan
         )
+
+    def _note(self, errors: tuple[str, ...]) -> None:
+        """Put the errors of an edit at the top of its file, in the place of earlier ones."""
+        typed = self.file.read_bytes().splitlines(keepends=True)
+        while typed and typed[0].startswith(_ERROR.encode()):
+            del typed[0]
+        lines = ["This plan cannot be run:", *(f"  {one_line(error)}" for error in errors)]
+        top = "".join(f"{_ERROR}{line}\n" for line in lines).encode("utf-8", "replace")
+        write_atomic(self.file, top + b"".join(typed))
 
     def _read(self) -> tuple[PlannedTask, ...] | None:
         """The tasks in the file; None if it is empty or does not exist."""
@@ -136,7 +183,9 @@ class PlanEditor:
             raw = yaml.load(data.decode("utf-8"), Loader=yaml.BaseLoader)
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
-            line = f"line {mark.line + 1}: " if mark else ""
+            text = data.decode().splitlines()[mark.line : mark.line + 1] if mark else []
+            # A line number would be wrong once the errors stand above it.
+            line = f"at `{one_line(text[0], 60)}`: " if text else ""
             raise PlanProblem([f"{line}{error.problem or error.context}"]) from error
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
             raise PlanProblem([f"it is not YAML: {error}"]) from error
@@ -191,7 +240,12 @@ class PlanEditor:
         _print("This plan cannot be run:")
         for error in problem.errors:
             _print(f"  {error}")
-        if click.confirm("Edit it again?", default=True):
+        words = ("", "y", "yes", "e", "edit", "n", "no")
+        answer = "?"
+        while answer not in words:
+            answer = click.prompt("Edit it again? [Y/n]", default="", show_default=False)
+            answer = answer.strip().lower()
+        if not answer.startswith("n"):
             return True
         _print(f"The plan is unchanged; your edit is kept in {self.file}")
         return False
@@ -221,17 +275,21 @@ def _shown(task: PlannedTask) -> dict[str, Any]:
     """A task as people edit it: short fields first, the prompt at the end."""
     fields = msgspec.to_builtins(task)
     prompt = fields.pop("agent_prompt")
+    # People who read the file see that these exist.
     always = ("id", "title", "depends_on", "acceptance", "kind")
     shown = {name: value for name, value in fields.items() if value or name in always}
     return shown | {"agent_prompt": prompt}
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as YAML blocks."""
+    """Writes long texts as YAML blocks, and lists with an indent."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
 
 
 def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text else None
+    style = "|" if "\n" in text or len(text) > _WIDTH else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
@@ -321,11 +379,24 @@ def _lines(
     return [start + head, *(hang + line for line in tail)]
 
 
+def _widest(plan: tuple[PlannedTask, ...]) -> int:
+    """The largest number of tasks that become ready together."""
+    order = TopologicalSorter({task.id: task.depends_on for task in plan})
+    order.prepare()
+    widest = 1
+    while order.is_active():
+        ready = order.get_ready()
+        widest = max(widest, len(ready))
+        order.done(*ready)
+    return widest
+
+
 def estimate_text(sprint: Sprint, plan: tuple[PlannedTask, ...], estimate: Estimate) -> str:
     """The estimated cost and time of the plan, their basis, and the budget."""
     tasks = counted(len(plan), "task")
-    steps = f"{counted(estimate.steps, 'step')} after each other, " if estimate.steps > 1 else ""
-    lines = [f"{tasks}: {steps}up to {sprint.settings.parallel} at once"]
+    chain = f", longest chain: {estimate.steps}" if estimate.steps > 1 else ""
+    at_once = min(sprint.settings.parallel, _widest(plan))
+    lines = [f"{tasks}{chain}, up to {at_once} at the same time"]
     runs = f"about {counted(estimate.agent_runs, 'agent run')}"
     if not estimate.tasks:
         lines.append(f"estimate: {runs}; cost and time are unknown without an earlier sprint")
@@ -337,6 +408,9 @@ def estimate_text(sprint: Sprint, plan: tuple[PlannedTask, ...], estimate: Estim
         sprints = counted(estimate.sprints, "earlier sprint")
         basis = f"{counted(estimate.tasks, 'done task')} of {sprints}"
         lines.append(f"estimate: {runs}, {cost}, {time} (by {basis})")
-    spent = f", of which ${sprint.usage.spent.usd:.2f} is spent" if sprint.usage.spent.usd else ""
-    lines.append(f"budget: ${sprint.settings.budget_usd:.2f}{spent}")
+    plans = len(sprint.planning.remarks) + 1
+    planned = f" for {plans} plans" if plans > 1 else ""
+    spent = sprint.usage.spent.usd
+    spent_text = f", of which ${spent:.2f} is spent{planned}" if spent else ""
+    lines.append(f"budget: ${sprint.settings.budget_usd:.2f}{spent_text}")
     return "\n".join(lines)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import shlex
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,20 +20,25 @@ from caloron.agents.clis.registry import require_framework
 from caloron.agents.doctor import at_a_glance
 from caloron.cli import output
 from caloron.cli.app import (
+    FRAMEWORK,
     DryRun,
-    Positive,
+    Number,
     add_options,
     choice_options,
     exclude_each_other,
     is_text,
     planned,
 )
+from caloron.cli.format import counted
 from caloron.cli.project_view import ensure_unlocked
 from caloron.domain.compat.plan_forms import Plan
 from caloron.domain.model.plan import MAX_TITLE, RESERVED, PlannedTask
+from caloron.domain.model.snapshots import marker_key, without_markers
+from caloron.domain.model.sprint import SourceIssues
+from caloron.domain.rules.people.labelled_issues import LABEL
 from caloron.engine.runs.runtime import runner
 from caloron.engine.session import Choices, read_plan
-from caloron.errors import CaloronError, InUse, PreconditionFailed, UsageError
+from caloron.errors import CaloronError, InUse, NotFound, PreconditionFailed, UsageError
 from caloron.ledger import reading
 from caloron.ledger.legacy import legacy_sprints
 from caloron.ledger.locate import ProjectPaths, home, project_here
@@ -45,8 +52,10 @@ if TYPE_CHECKING:
     from caloron.engine.graphs.planning import Planning
 
 MAX_GOAL = 64_000
+#: A character has at most four bytes.
+_MAX_GOAL_BYTES = 4 * MAX_GOAL
 _AUTO = "auto"
-_SECONDS = Positive(max=30 * 86_400.0)
+_SECONDS = Number(0, 30 * 86_400.0, above=True)
 
 
 class _PlannerSeconds(click.ParamType[Any]):
@@ -63,13 +72,16 @@ class _PlannerSeconds(click.ParamType[Any]):
 class SprintOptions(NamedTuple):
     """The options of a new sprint, as `sprint_options` passes them on."""
 
+    file: str | None
+    from_issue: tuple[int, ...]
+    close_issues: bool
     plan: str | None
     single: bool
     graph: str | None
     graph_input: str | None
     parallel: int | None
     timeout_s: float | None
-    po_timeout_s: float | str | None
+    planner_timeout_s: float | str | None
     framework: str | None
     budget_usd: float | None
     allow_red: bool
@@ -80,46 +92,63 @@ class SprintOptions(NamedTuple):
         return Choices(**{name: getattr(self, name) for name in Choices.__struct_fields__})
 
 
-sprint_options = add_options(
-    click.option("--plan", metavar="FILE", help="Take the tasks from this JSON file."),
-    click.option("--single", is_flag=True, help="Run the goal as one task, without a planner."),
-    click.option(
-        "--graph",
-        "-g",
-        metavar="FILE|NAME",
-        help="Plan with this graph: a file, or a built-in name such as `full_cycle`.",
-    ),
-    click.option(
-        "--graph-input",
-        metavar="JSON",
-        help="More input for the graph, besides the goal: an object, or a file that holds one.",
-    ),
-    click.option(
-        "--parallel",
-        "-n",
-        type=click.IntRange(1, 256),
-        metavar="N",
-        help="Maximum number of agents at a time.",
-    ),
+limit_options = add_options(
     click.option(
         "--timeout",
         "-t",
         "timeout_s",
         type=_SECONDS,
-        metavar="S",
+        metavar="SECONDS",
         help="Probe, restart, then end an agent that runs longer; for this run only.",
     ),
     click.option(
-        "--po-timeout",
-        "po_timeout_s",
+        "--planner-timeout",
+        "planner_timeout_s",
         type=_PlannerSeconds(),
-        metavar="auto|S",
+        metavar="auto|SECONDS",
         help="Longest run of the planner; auto: 300 s and 60 s per sprint so far, up to 900.",
     ),
+)
+sprint_options = add_options(
+    click.option("--file", "file", metavar="FILE", help="Read the goal from this text file."),
+    click.option(
+        "--from-issue",
+        type=Number(1),
+        multiple=True,
+        metavar="NUMBER",
+        help="Take the goal from this issue of the project's forge; may be repeated.",
+    ),
+    click.option(
+        "--close-issues",
+        is_flag=True,
+        help="Close the issues of --from-issue when every task is done.",
+    ),
+    click.option("--plan", metavar="FILE", help="Take the tasks from this JSON file."),
+    click.option("--single", is_flag=True, help="Run the goal as one task, without a planner."),
+    click.option(
+        "--graph",
+        "-g",
+        metavar="FILE or NAME",
+        help="Plan with this graph: a file, or a built-in name such as `full_cycle`.",
+    ),
+    click.option(
+        "--graph-input",
+        metavar="JSON",
+        help="More input for the graph than the goal: an object, or a file that holds one.",
+    ),
+    click.option(
+        "--parallel",
+        "-n",
+        type=Number(1, 256),
+        metavar="NUMBER",
+        help="Maximum number of agents at a time.",
+    ),
+    limit_options,
     click.option(
         "--framework",
         "-f",
-        metavar="F",
+        type=FRAMEWORK,
+        metavar="NAME",
         help="Agent framework for a new project (default: detected on PATH).",
     ),
     choice_options,
@@ -140,20 +169,27 @@ class SprintRequest(NamedTuple):
     warnings: tuple[str, ...] = ()
     #: The graph run that made the plan.
     planning: Planning | None = None
+    #: The issues that the goal was taken from.
+    source: SourceIssues | None = None
 
 
 def resolve_request(
-    goal: str, project_name: str | None, options: SprintOptions, *, dry_run: bool = False
+    words: str | None, project_name: str | None, options: SprintOptions, *, dry_run: bool = False
 ) -> SprintRequest:
     """Check every option and find the project; nothing is started."""
-    if not goal.strip() or len(goal) > MAX_GOAL or "\0" in goal or not is_text(goal):
-        raise UsageError(f"a goal is 1 to {MAX_GOAL} characters of text (in UTF-8)")
+    goal = read_goal(words, options)
     _check_sources(options)
     plan = read_plan(Path(options.plan)) if options.plan else None
+    known, draft = _find_or_draft(project_name, options.framework)
+    project = with_limits(known, options.timeout_s, options.planner_timeout_s)
+    source = None
+    if options.from_issue:
+        source = SourceIssues(
+            numbers=tuple(dict.fromkeys(options.from_issue)), close=options.close_issues
+        )
+        goal = _goal_of_issues(goal, project, source.numbers, is_new=draft is not None)
     if options.single:
         plan = Plan(tasks=(_single_task(goal),))
-    known, draft = _find_or_draft(project_name, options.framework)
-    project = _with_limits(known, options)
     choices = options.choices()
     _check_machine(sandboxed=not choices.unsandboxed)
     request = SprintRequest(
@@ -164,6 +200,7 @@ def resolve_request(
         options.parallel or project.config.parallel,
         draft,
         plan.warnings if plan else (),
+        source=source,
     )
     if not options.graph:
         return request
@@ -171,6 +208,91 @@ def resolve_request(
 
     number = last_sprint_number(project) + 1
     return plan_with_graph(request, options.graph, options.graph_input, number, dry_run=dry_run)
+
+
+def read_goal(words: str | None, options: SprintOptions) -> str:
+    """The goal from the command line, a file or standard input; --from-issue may do without."""
+    if words is not None and options.file is not None:
+        raise UsageError("GOAL and --file exclude each other", hint="give one of them")
+    if options.close_issues and not options.from_issue:
+        raise UsageError("--close-issues is for --from-issue", hint="name the issue too")
+    if words is None and options.file is None:
+        if options.from_issue:
+            return ""
+        raise UsageError(
+            "there is no goal", hint='caloron sprint "<goal>", --file FILE, --from-issue N, or -'
+        )
+    if options.file is not None or words == "-":
+        where = "standard input" if options.file in (None, "-") else str(options.file)
+        return _checked_goal(_text_of(None if where == "standard input" else where), where)
+    return _checked_goal(str(words), "the goal")
+
+
+def _text_of(path: str | None) -> str:
+    """The text of a file, or of standard input; no more is read than a goal can have."""
+    try:
+        if path is None:
+            data = sys.stdin.buffer.read(_MAX_GOAL_BYTES + 1)
+            _return_terminal()
+        else:
+            with Path(path).open("rb") as file:
+                data = file.read(_MAX_GOAL_BYTES + 1)
+    except FileNotFoundError:
+        raise NotFound(f"there is no file {path}") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the goal {path!r} cannot be read: {error}") from error
+    # The last character may be cut; a text of this length is refused anyway.
+    return data.decode("utf-8-sig", "surrogateescape")
+
+
+def _return_terminal() -> None:
+    """Read answers from the terminal, after the goal came from a pipe."""
+    if not output.is_terminal() or sys.stdin.isatty():
+        return
+    with suppress(OSError):
+        terminal = os.open("/dev/tty", os.O_RDONLY)
+        os.dup2(terminal, sys.stdin.fileno())
+        os.close(terminal)
+
+
+def _checked_goal(text: str, where: str) -> str:
+    wanted = f"a goal is 1 to {MAX_GOAL} characters of text (in UTF-8)"
+    if not text.strip():
+        raise UsageError(f"{where} is empty: {wanted}")
+    if len(text) > MAX_GOAL:
+        raise UsageError(f"{where} is too long: {wanted}", hint="name the files to read in it")
+    if "\0" in text or not is_text(text):
+        raise UsageError(f"{where} is not text: {wanted}")
+    return text
+
+
+def _goal_of_issues(words: str, project: Project, numbers: tuple[int, ...], *, is_new: bool) -> str:
+    """The words of the user, then each issue with the comments of people who may command."""
+    if is_new:
+        raise UsageError(
+            "--from-issue needs a project with a forge, and this repository has none yet",
+            hint="create it first: caloron init NAME --forge github --repo OWNER/NAME",
+        )
+    from caloron.engine.forge.connect import open_forge
+
+    parts = [words] if words else []
+    with closing(open_forge(project)) as forge:
+        for number in numbers:
+            issue = forge.issue(number)
+            if LABEL in issue.labels and not marker_key(issue.body):
+                raise UsageError(
+                    f"issue #{number} has the label {LABEL}, so the next sprint runs it as a task",
+                    hint="remove the label, or start a sprint with another goal",
+                )
+            comments = [c for c in forge.comments(number) if not marker_key(c.body)]
+            parts.append(f"Issue #{number}: {issue.title}\n\n{without_markers(issue.body)}")
+            parts += [f"Comment by {c.author}:\n{c.body}" for c in comments if c.trusted]
+            if ignored := sum(not comment.trusted for comment in comments):
+                output.note(
+                    f"Issue #{number}: {counted(ignored, 'comment')} of accounts that may not"
+                    " command left out of the goal."
+                )
+    return _checked_goal("\n\n".join(parts), f"the text of issue #{numbers[0]}")
 
 
 def _find_or_draft(name: str | None, framework: str | None) -> tuple[Project, NewProject | None]:
@@ -289,14 +411,17 @@ def _single_task(goal: str) -> PlannedTask:
     )
 
 
-def _with_limits(project: Project, options: SprintOptions) -> Project:
-    config, planner_s = project.config, options.po_timeout_s
+def with_limits(
+    project: Project, timeout_s: float | None, planner_timeout_s: float | str | None
+) -> Project:
+    """The project with the limits of this run."""
+    config, planner_s = project.config, planner_timeout_s
     if planner_s == _AUTO:
         planner_s = min(900.0, 300.0 + 60.0 * last_sprint_number(project))
     config = msgspec.structs.replace(
         config,
-        timeout_s=options.timeout_s or config.timeout_s,
-        po_timeout_s=float(planner_s or config.po_timeout_s),
+        timeout_s=timeout_s or config.timeout_s,
+        planner_timeout_s=float(planner_s or config.planner_timeout_s),
     )
     return dataclasses.replace(project, config=config)
 

@@ -10,15 +10,16 @@ import msgspec
 from caloron.cli import output
 from caloron.cli.app import Answer, Failed
 from caloron.cli.format import counted
-from caloron.cli.project_view import known_forge, project_flag, take_command
-from caloron.cli.sprint_view import sprint_data, task_data
+from caloron.cli.project_view import apply_command, known_forge, project_flag
 from caloron.domain.model.sprint import State
+from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task
 from caloron.domain.reporting.explain import why, why_sprint
 from caloron.domain.reporting.kpis import compute_kpis
 from caloron.durations import span
 from caloron.engine.session import Session
 from caloron.errors import PreconditionFailed
+from caloron.ledger import views
 from caloron.ledger.run_history import figures_of
 from caloron.ledger.state_file import kv_path
 
@@ -90,9 +91,9 @@ def _stopped_answer(session: Session, state: State, data: dict[str, Any]) -> int
     if sprint.phase == "approval":
         hint += " --yes"
     line = _stopped_line(state)
-    if sprint.availability.pause_reason or sprint.phase == "approval" or output.wants_json():
+    if sprint.availability.pause_reason or output.wants_json():
         raise Failed("STOPPED", line, hint=hint, data=data)
-    # A person stopped the sprint, so for people that is no error.
+    # A person stopped the sprint or did not approve it, so for people that is no error.
     output.success(output.current_command(), {}, f"{line}.\nContinue with: {hint}")
     return STOPPED
 
@@ -103,12 +104,12 @@ def _stopped_line(state: State) -> str:
         return f"sprint {sprint.id} waits: {sprint.availability.pause_reason}"
     if sprint.phase == "approval":
         return (
-            f"the plan of sprint {sprint.id} ({counted(len(tasks), 'task')}) waits for approval;"
+            f"The plan of sprint {sprint.id} ({counted(len(tasks), 'task')}) waits for approval;"
             " nothing was started (change it: caloron resume --edit; discard it: caloron discard)"
         )
     if not tasks:
         return f"Sprint {sprint.id} was stopped: {why_sprint(sprint, time.time())}"
-    done = sprint_data(state, "completed_tasks")["completed_tasks"]
+    done = sum(task.status is Status.DONE for task in tasks.values())
     return f"Sprint {sprint.id} was stopped with {done} of {len(tasks)} tasks done"
 
 
@@ -124,7 +125,7 @@ def _without_plan(state: State) -> PreconditionFailed:
             hint=f"fix main and run `caloron resume {sprint.id}`, or continue anyway with"
             f" --allow-red; the whole output is in {sprint.planning.failure_log}",
         )
-    hint = "fix that, then `caloron resume`; `caloron logs po` shows the output of the planner"
+    hint = "fix that, then `caloron resume`; `caloron logs planner` shows the output of the planner"
     if sprint.planning.failure.startswith("the plan is not valid"):
         hint = "rephrase the goal, give a plan with --plan FILE, or `caloron resume`"
     return PreconditionFailed(
@@ -138,15 +139,12 @@ def report(session: Session, state: State) -> dict[str, Any]:
     with session.ledger.db.snapshot() as connection:
         figures = figures_of(connection, state.sprint.id)
     work_time_s = compute_kpis(figures.state, figures.runs, time.time()).work_time_s
-    return sprint_data(
-        state,
-        *("sprint_id", "number", "goal", "phase", "duration_s", "baseline", "verify", "sandboxed"),
-        *("budget_usd", "cost_usd", "estimated_cost_usd", "total_tasks", "completed_tasks"),
-    ) | {
+    return {
+        **views.sprint_state(state, time.time()),
         "project": project.name,
         "work_time_s": work_time_s,
         "tasks": [_task(session, state, task) for task in state.tasks.values()],
-        "bring": take_command(project, state, project_flag(project, project.name)),
+        "bring": apply_command(project, state, project_flag(project, project.name)),
         "forge": known_forge(project)["url"] if project.is_remote else str(project.forge_git),
         "state_file": str(kv_path(state.sprint.id)),
     }
@@ -154,12 +152,9 @@ def report(session: Session, state: State) -> dict[str, Any]:
 
 def _task(session: Session, state: State, task: Task) -> dict[str, Any]:
     issue, pull = task.links.issue, task.links.pull
-    return task_data(
-        task,
-        *("id", "title", "kind", "depends_on", "status", "why", "reason", "issue_number"),
-        *("pr_number", "issue_url", "pr_url", "review_rounds", "cost_usd", "tokens"),
-        *("started_at", "completed_at"),
-        why=why(state, task, time.time()),
-        issue_url=session.forge.url(issue) if issue else "",
-        pr_url=session.forge.url(pull, pull=True) if pull else "",
-    )
+    return {
+        **views.task_view(task),
+        "why": why(state, task, time.time()),
+        "issue_url": session.forge.url(issue) if issue else "",
+        "pr_url": session.forge.url(pull, pull=True) if pull else "",
+    }

@@ -1,10 +1,11 @@
-"""`caloron sprint`, `kickoff` and `resume`: run a new sprint, or continue one."""
+"""`caloron sprint` and `resume`: run a new sprint, or continue one."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from types import FrameType
 from typing import Any
@@ -23,21 +24,24 @@ from caloron.cli.app import (
     sprint_name,
 )
 from caloron.cli.commands.sprint.approval import ApprovalMode, Approver
-from caloron.cli.commands.sprint.live import LiveTable, listener_for
+from caloron.cli.commands.sprint.live import LiveTable, view_of
 from caloron.cli.commands.sprint.request import (
     SprintOptions,
     SprintRequest,
     ensure_project,
     interrupted_planning_hint,
+    limit_options,
     plan_dry_run,
     plan_is_recorded,
     resolve_request,
     sprint_options,
+    with_limits,
 )
 from caloron.cli.commands.sprint.result import (
     STOPPED,
     answer_begun,
     answer_held,
+    report,
     sprint_answer,
 )
 from caloron.cli.project_view import ensure_unlocked
@@ -54,10 +58,29 @@ from caloron.ledger.reading import open_ledger
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
+detach_option = click.option(
+    "--detach",
+    "-d",
+    is_flag=True,
+    help="Run in the background once the plan is approved; `caloron attach` watches it.",
+)
 
-@command(project=True, dry_run=True)
-@click.argument("goal")
+
+@command(
+    project=True,
+    dry_run=True,
+    examples=[
+        'caloron sprint "Add a health endpoint with tests"',
+        'caloron sprint "Release 2.0" --plan tasks.json --parallel 8 --yes',
+        'caloron sprint "Add a rate limiter" --graph full_cycle',
+        'caloron sprint "Fix the typo in the README" --single --budget 1',
+        "caloron sprint --from-issue 12 --detach",
+        "caloron sprint --file goal.md",
+    ],
+)
+@click.argument("goal", required=False)
 @sprint_options
+@detach_option
 @click.option("--plan-only", is_flag=True, help="Stop at the plan; `caloron resume --yes` runs it.")
 @click.option(
     "--begin-only", is_flag=True, help="Only record the sprint; `caloron tick` drives it."
@@ -67,7 +90,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     "--approve", is_flag=True, help="Hold the plan until a person approves it, as a forge issue."
 )
 def sprint(
-    goal: str,
+    goal: str | None,
+    detach: bool,
     plan_only: bool,
     begin_only: bool,
     yes: bool,
@@ -80,7 +104,10 @@ def sprint(
 
     In a git repository without a project, one is set up first, and its defaults are printed. On a
     terminal the plan is shown, and you can edit it. Ctrl-C saves and stops; `caloron resume`
-    continues, also after a crash; `caloron take` brings the result into your branch.
+    continues, also after a crash; `caloron apply` brings the result into your branch.
+
+    The goal may also be a file (--file), standard input (GOAL is `-`), or issues of the project's
+    forge (--from-issue), which get the result as a comment.
 
     With --approve the plan waits as an issue on Gitea or GitHub: a comment `caloron:approve` runs
     it, an edit of its block changes it, closing it declines it. The local forge has no such issue.
@@ -88,15 +115,9 @@ def sprint(
     Exit codes: 0 every task is done; 10 it ended with tasks that need a person;
     11 stopped and resumable; 12 the graph that plans failed; 2 usage; 3 not found;
     5 in use by another process; 7 forge; 8 precondition.
-
-    Examples:
-      caloron sprint "Add a health endpoint with tests"
-      caloron sprint "Release 2.0" --plan tasks.json --parallel 8 --yes
-      caloron sprint "Add a rate limiter" --graph full_cycle
-      caloron sprint "Fix the typo in the README" --single --budget 1
     """
     exclude_each_other(yes=yes, approve=approve)
-    exclude_each_other(begin_only=begin_only, plan_only=plan_only)
+    exclude_each_other(begin_only=begin_only, plan_only=plan_only, detach=detach)
     request = resolve_request(goal, project, SprintOptions(**chosen), dry_run=dry_run)
     if dry_run:
         return plan_dry_run(request, hold=plan_only or approve)
@@ -105,24 +126,7 @@ def sprint(
         approval = "hold"
     elif _can_ask() and not yes and not begin_only:
         approval = "ask"
-    return _run_new(request, approval, on_forge=approve, begin_only=begin_only)
-
-
-@command(project=True, dry_run=True)
-@click.argument("goal")
-@sprint_options
-def kickoff(goal: str, dry_run: bool, project: str | None, **chosen: Any) -> Answer | DryRun | int:
-    """Plan GOAL and keep the plan for your approval: no issue is opened, no agent works on it.
-
-    The same as `caloron sprint GOAL --plan-only`. Exit 0: there is a plan, and `caloron resume
-    --yes` runs it; the planner is not asked again.
-
-    Examples:
-      caloron kickoff "Add a health endpoint with tests"
-      caloron resume --yes
-    """
-    request = resolve_request(goal, project, SprintOptions(**chosen), dry_run=dry_run)
-    return plan_dry_run(request, hold=True) if dry_run else _run_new(request, "hold")
+    return _run_new(request, approval, on_forge=approve, begin_only=begin_only, detach=detach)
 
 
 def _run_new(
@@ -131,6 +135,7 @@ def _run_new(
     *,
     on_forge: bool = False,
     begin_only: bool = False,
+    detach: bool = False,
 ) -> Answer | int:
     """Record a new sprint and drive it: to its end, or to its plan if that is to be held."""
     extra = ensure_project(request)
@@ -144,31 +149,39 @@ def _run_new(
                 parallel=request.parallel,
                 ask=approval != "yes",
                 plan_on_forge=on_forge,
+                source=request.source,
             )
         if request.planning is not None:
             plan_is_recorded(request.project, request.planning)
         if begin_only:
             return answer_begun(session, session.ledger.state(name), extra)
-        approver = Approver(approval, session)
-        state = _run(session, name, request.choices, approver)
-        if state.sprint.phase == "approval" and approver.holds:
-            return answer_held(session, state, extra)
-        return sprint_answer(session, state, extra)
+        run = Run(session, name, request.choices, Approver(approval, session, detach=detach))
+        answer = run.to_answer(extra, detach=detach, plan_only=approval == "hold")
+    return answer if answer is not None else run.detached()
 
 
 def _can_ask() -> bool:
     return not output.wants_json() and output.is_terminal() and sys.stdin.isatty()
 
 
-@command(project=True, dry_run=True)
+@command(
+    project=True,
+    dry_run=True,
+    examples=["caloron resume", "caloron resume 3 --yes --detach", "caloron resume --edit"],
+)
 @click.argument("sprint_id", metavar="[SPRINT]", required=False, callback=named_sprint)
-@click.option("--yes", "-y", is_flag=True, help="Run a plan that is held for approval.")
-@click.option("--edit", is_flag=True, help="First edit a held plan in $VISUAL or $EDITOR.")
+@click.option("--yes", "-y", is_flag=True, help="Run a plan that waits for approval.")
+@click.option("--edit", is_flag=True, help="First edit the waiting plan in $VISUAL or $EDITOR.")
+@detach_option
+@limit_options
 @choice_options
 def resume(
     sprint_id: str | None,
     yes: bool,
     edit: bool,
+    detach: bool,
+    timeout_s: float | None,
+    planner_timeout_s: float | str | None,
     dry_run: bool,
     project: str | None,
     **chosen: Any,
@@ -176,13 +189,8 @@ def resume(
     """Continue the last sprint (or SPRINT) after a stop, a crash or your `resolved`.
 
     A sprint that has nothing left to do returns the exit code it ended with.
-
-    Examples:
-      caloron resume
-      caloron resume 3 --yes
-      caloron resume --edit
     """
-    loaded = load_project(project)
+    loaded = with_limits(load_project(project), timeout_s, planner_timeout_s)
     planning = interrupted_planning_hint(loaded)
     if not loaded.ledger.exists():
         hint = planning or 'caloron sprint "<goal>"'
@@ -205,8 +213,10 @@ def resume(
         session.go_on(name, choices)
         if approval == "hold" and session.ledger.state(name).sprint.settings.plan_on_forge:
             approval = "forge"
-        state = _run(session, name, choices, Approver(approval, session, edit_first=edit))
-        return sprint_answer(session, state)
+        approver = Approver(approval, session, edit_first=edit, detach=detach)
+        run = Run(session, name, choices, approver)
+        answer = run.to_answer({}, detach=detach)
+    return answer if answer is not None else run.detached()
 
 
 def _sprint_to_resume(ledger: Ledger) -> str:
@@ -231,31 +241,103 @@ def _resume_dry_run(project: ProjectPaths, wanted: str) -> DryRun:
     return DryRun(planned("go on with sprint", state.sprint.id), *tasks)
 
 
-def _run(session: Session, name: str, choices: Choices, approver: Approver) -> State:
-    """Drive the sprint while a listener shows its progress; returns its last state."""
-    with listener_for(approver, json=output.wants_json()) as listener:
-        engine = session.engine(name, listener, debug=choices.debug)
-        for line in session.messages:
-            listener.message(line)
-        _show_conditions(session, engine, listener)
+class Run:
+    """One run of a sprint in this process, while a view shows its progress."""
+
+    def __init__(self, session: Session, name: str, choices: Choices, approver: Approver) -> None:
+        self._session = session
+        self._name = name
+        self._choices = choices
+        self._approver = approver
+        self._data: dict[str, Any] = {}
+        #: The terminal was closed, and another process goes on with the sprint.
+        self._hung_up = False
+
+    def to_answer(
+        self, extra: dict[str, Any], *, detach: bool, plan_only: bool = False
+    ) -> Answer | int | None:
+        """Drive the sprint and return its answer; None: another process is to drive it on."""
+        session, approver = self._session, self._approver
+        waits = session.ledger.state(self._name).sprint.phase in ("planning", "approval")
+        if detach and not (waits and approver.talks):
+            self._data = report(session, session.ledger.state(self._name)) | extra
+            return None
+        state = self._drive()
+        self._data = report(session, state) | extra
+        if self._hung_up or (detach and approver.approved):
+            return None
+        if plan_only and state.sprint.phase == "approval":
+            return answer_held(session, state, extra)
+        return sprint_answer(session, state, extra)
+
+    def detached(self) -> Answer:
+        """Let a process without a terminal drive the sprint on, after this one unlocked it."""
+        # Most sprints do not need it.
+        from caloron.cli.commands.sprint.detach import detached_answer
+
+        project, config = self._session.project, self._session.project.config
+        options = [
+            "--timeout",
+            str(config.timeout_s),
+            "--planner-timeout",
+            str(config.planner_timeout_s),
+        ]
+        # Only a person's yes is passed on: a plan that nobody saw waits.
+        options += ["--yes"] if self._approver.approves else []
+        options += ["--debug"] if self._choices.debug else []
+        return detached_answer(project, self._name, tuple(options), self._data)
+
+    def _drive(self) -> State:
+        session, name = self._session, self._name
+        with view_of(
+            session.project, name, json=output.wants_json(), approver=self._approver
+        ) as view:
+            engine = session.engine(name, view, debug=self._choices.debug)
+            for line in session.messages:
+                view.message(line)
+            _show_conditions(session, engine, view)
+            before = {number: signal.getsignal(number) for number in _SIGNALS}
+            self._handle_signals(engine, view)
+            try:
+                return engine.run()
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+
+    def _handle_signals(self, engine: Engine, view: Listener) -> None:
         signals: list[int] = []
+        # A closed terminal no longer says that it is one.
+        terminal = [handle for handle in (0, 1, 2) if os.isatty(handle)]
 
         def stop_or_exit(number: int, _frame: FrameType | None) -> None:
+            if number == signal.SIGHUP and signals:
+                # The kernel and the shell both report a closed terminal.
+                return
             if signals:
                 # The second signal: exit at once. Everything needed to resume is recorded.
                 os._exit(STOPPED)
             signals.append(number)
-            listener.message("stopping: saving the agents' work (again to exit at once)")
-            if isinstance(listener, LiveTable):
-                listener.stopping()
-            engine.request_stop()
+            if number == signal.SIGHUP:
+                _leave_terminal(terminal)
+                self._hung_up = self._session.project.config.on_hangup == "continue"
+            again = " (press Ctrl-C again to quit now)" if number == signal.SIGINT else ""
+            view.message(f"stopping: saving agents' work{again}")
+            if isinstance(view, LiveTable):
+                view.stopping()
+            engine.request_stop(keep_agents=self._hung_up)
 
-        before = {number: signal.signal(number, stop_or_exit) for number in _SIGNALS}
-        try:
-            return engine.run()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        for number in _SIGNALS:
+            # `nohup` has SIGHUP ignored, and that must stay so.
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, stop_or_exit)
+
+
+def _leave_terminal(handles: Sequence[int]) -> None:
+    """Stop writing to a terminal that was closed: each write would fail."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for handle in handles:
+        os.dup2(null, handle)
+    os.close(null)
 
 
 def _show_conditions(session: Session, engine: Engine, listener: Listener) -> None:

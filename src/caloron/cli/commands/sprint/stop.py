@@ -20,14 +20,11 @@ from caloron.store.lock import holder, process_of
 _STOP_TIMEOUT_S = 60.0
 
 
-@command(project=True, dry_run=True)
+@command(project=True, dry_run=True, examples=["caloron stop"])
 def stop(dry_run: bool, project: str | None) -> Answer | DryRun:
     """Stop the running sprint: its agents end, their work is saved.
 
     Also ends the agents of a sprint whose engine was killed.
-
-    Example:
-      caloron stop
     """
     paths = find_project(project)
     engine = holder(paths.engine_lock)

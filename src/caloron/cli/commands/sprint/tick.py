@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from caloron.cli.app import Answer, Positive, attributes, command, named_sprint, sprint_name
+from caloron.cli.app import Answer, Number, attributes, command, named_sprint, sprint_name
 from caloron.cli.commands.sprint.live import Lines
 from caloron.cli.commands.sprint.result import sprint_answer
 from caloron.cli.format import counted
@@ -23,7 +23,14 @@ from caloron.ledger.projects import load_project
 _LIMIT_S = 50.0
 
 
-@command(project=True)
+@command(
+    project=True,
+    examples=[
+        'caloron sprint "Add a health endpoint" --begin-only',
+        "caloron tick --sprint shop-1",
+        "* * * * *  caloron tick --sprint shop-1 --output json >> ~/shop-1.log   # in a crontab",
+    ],
+)
 @click.option(
     "--sprint",
     "sprint_id",
@@ -37,7 +44,7 @@ _LIMIT_S = 50.0
 @click.option(
     "--limit",
     "limit_s",
-    type=Positive(max=86_400),
+    type=Number(0, 86_400, above=True),
     default=_LIMIT_S,
     show_default=True,
     metavar="S",
@@ -52,11 +59,6 @@ def tick(sprint_id: str | None, yes: bool, limit_s: float, project: str | None) 
 
     Exit codes: 0 the sprint continues, or every task is done; 10 it ended with tasks that need a
     person; 2 usage; 3 not found; 8 precondition.
-
-    Examples:
-      caloron sprint "Add a health endpoint" --begin-only
-      caloron tick --sprint shop-1
-      * * * * *  caloron tick --sprint shop-1 --output json >> ~/shop-1.log   # in a crontab
     """
     paths, wanted = _find(sprint_id, project)
     try:

@@ -1,4 +1,4 @@
-"""Commands of people to a task: the whole first line of a comment, obeyed once.
+"""Comments of people on a task. A command is the whole first line of one, and is obeyed once.
 
 A command that makes no sense in the state of the task is answered, once, with the reason.
 """
@@ -9,10 +9,18 @@ import re
 from collections.abc import Callable, Iterable
 
 from caloron.domain.model.effects import ReopenIssue, SeeBranch
-from caloron.domain.model.snapshots import CommentSnapshot, ReviewSnapshot, marker_key, moment
+from caloron.domain.model.snapshots import (
+    CommentSnapshot,
+    ReviewSnapshot,
+    marker_key,
+    moment,
+    without_markers,
+)
+from caloron.domain.model.sprint import State
 from caloron.domain.model.status import Status, Step
 from caloron.domain.model.task import Task, Work
 from caloron.domain.rules.evaluation import Evaluation
+from caloron.domain.rules.people import comments
 from caloron.domain.rules.results import open_pull
 from caloron.domain.rules.verdicts import take_back
 
@@ -22,6 +30,10 @@ RETRY = "caloron:retry"
 CANCEL = "caloron:cancel"
 APPROVE = "caloron:approve"
 
+#: After these an agent works on the task: it gets the text below the command.
+_WITH_TEXT = (RESOLVED, RETRY)
+#: The longest text of one comment in a prompt, and of all.
+_LONGEST, _LONGEST_TOGETHER = 4_000, 12_000
 _LOOKS_LIKE = re.compile(r"[ \t]*(caloron:[\w-]{1,40})", re.IGNORECASE)
 
 
@@ -49,27 +61,50 @@ def mistaken_command(body: str) -> str:
     return match[1] if match else ""
 
 
-def command_given(evaluation: Evaluation, task: Task) -> list[CommentSnapshot]:
-    """A trusted person wrote a command, or what looks like one."""
-    new = [
-        comment
-        for number in evaluation.conversations(task)
-        for comment in evaluation.comments_on(number)
-        if comment.object not in task.conversation.handled and comment.trusted
-    ]
-    return sorted(new, key=lambda comment: comment.id)
+def text_below_command(body: str) -> str:
+    """Return a comment without the command on its first line."""
+    body = without_markers(body)
+    return body.partition("\n")[2].strip() if command_in(body) else body
 
 
-def obey(evaluation: Evaluation, task: Task, comments: list[CommentSnapshot]) -> None:
-    """Carry out the command, or answer why it changes nothing."""
-    for comment in comments:
-        if command := command_of(comment):
+def for_prompt(state: State, task: Task) -> tuple[str, tuple[str, ...]]:
+    """Return the text of the unread comments, and their objects; the rest is for a later prompt."""
+    parts: list[str] = []
+    objects: list[str] = []
+    for name in task.conversation.unread:
+        comment = state.objects.get(name)
+        if not isinstance(comment, CommentSnapshot | ReviewSnapshot):
+            continue
+        text = text_below_command(comment.body)
+        part = f"{comment.author}:\n{text[:_LONGEST]}{'…' if len(text) > _LONGEST else ''}"
+        if parts and sum(map(len, parts)) + len(part) > _LONGEST_TOGETHER:
+            break
+        parts.append(part)
+        objects.append(name)
+    return "\n\n".join(parts), tuple(objects)
+
+
+def commented(evaluation: Evaluation, task: Task) -> list[comments.Comment]:
+    """A person commented, on the issue, the pull request or in a review without a verdict."""
+    return sorted(comments.new_comments(evaluation, task), key=lambda c: (c.version, c.id))
+
+
+def obey(evaluation: Evaluation, task: Task, new: list[comments.Comment]) -> None:
+    """Carry out a command, or answer why it changes nothing; keep other text for the next agent."""
+    for comment in new:
+        if isinstance(comment, ReviewSnapshot):
+            comments.receive(evaluation, task, comment)
+        elif command := command_of(comment):
             task.conversation.handle(comment.object)
             evaluation.record_act(task, comment.object)
             if why_not := _OBEY[command](evaluation, task, comment):
                 _answer(evaluation, task, comment, f"`{command}` changes nothing: {why_not}.")
-        elif word := mistaken_command(comment.body):
+            elif command in _WITH_TEXT and text_below_command(comment.body):
+                comments.receive(evaluation, task, comment, command)
+        elif comment.trusted and (word := mistaken_command(comment.body)):
             _correct(evaluation, task, comment, word)
+        else:
+            comments.receive(evaluation, task, comment)
 
 
 def _correct(evaluation: Evaluation, task: Task, comment: CommentSnapshot, word: str) -> None:

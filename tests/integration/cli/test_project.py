@@ -1,4 +1,4 @@
-"""`caloron projects`: lists what it deletes, and deletes only files of the project."""
+"""`caloron project`: lists what it deletes, and deletes only files of the project."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def two(run: Any) -> None:
 @pytest.mark.usefixtures("two")
 def test_the_list_marks_the_active_project_and_includes_a_broken_project(run, home: Path) -> None:
     (home / "projects" / "shop" / "config.yml").write_text("parallel: many\n")
-    _, answer = run("projects", "list")
+    _, answer = run("project", "list")
     assert answer["data"]["active"] == "scratch"
     rows = {row["name"]: row for row in answer["data"]["projects"]}
     assert rows["scratch"]["active"]
@@ -31,18 +31,18 @@ def test_the_list_marks_the_active_project_and_includes_a_broken_project(run, ho
 
 @pytest.mark.usefixtures("two")
 def test_switching_changes_what_later_commands_act_on(run) -> None:
-    assert run("projects", "switch", "shop", "--dry-run")[0] == 9
+    assert run("project", "switch", "shop", "--dry-run")[0] == 9
     assert run.data("status")["project"] == "scratch"
-    assert run("projects", "switch", "shop")[0] == 0
+    assert run("project", "switch", "shop")[0] == 0
     assert run.data("status")["project"] == "shop"
-    assert run("projects", "switch", "nowhere")[0] == 3
+    assert run("project", "switch", "nowhere")[0] == 3
     assert run.data("status")["project"] == "shop"
 
 
 @pytest.mark.usefixtures("two")
 @pytest.mark.parametrize("name", ["..", ".", "", "../projects/shop", "/", "shop/..", "SHOP", "*"])
 def test_an_invalid_name_deletes_nothing(run, home: Path, name: str) -> None:
-    run.refused(2, "", "projects", "delete", name, "--force")
+    run.refused(2, "", "project", "delete", name, "--force")
     assert {p.name for p in (home / "projects").iterdir()} >= {"shop", "scratch"}
 
 
@@ -55,14 +55,14 @@ def test_deleting_lists_the_files_and_asks_for_the_name(run, home, monkeypatch, 
         file.write_text("{}")
     for typed in ("", "scratch\n", "shop-1\n"):
         monkeypatch.setattr("sys.stdin", io.StringIO(typed))
-        assert main(["projects", "delete", "shop"]) == 1
+        assert main(["project", "delete", "shop"]) == 1
         reply = capsys.readouterr()
         assert str(home / "projects" / "shop" / "forge.git") in reply.err
         assert str(file_of_project) in reply.err
         assert str(file_of_another_project) not in reply.err
         assert (home / "projects" / "shop" / "config.yml").exists()
     monkeypatch.setattr("sys.stdin", io.StringIO("shop\n"))
-    assert main(["projects", "delete", "shop"]) == 0
+    assert main(["project", "delete", "shop"]) == 0
     assert {p.name for p in (home / "projects").iterdir()} == {"scratch"}
     assert not file_of_project.exists()
     assert file_of_another_project.exists()
@@ -70,7 +70,7 @@ def test_deleting_lists_the_files_and_asks_for_the_name(run, home, monkeypatch, 
 
 @pytest.mark.usefixtures("two")
 def test_deleting_the_active_project_leaves_none_active(run, home: Path) -> None:
-    answer = run.data("projects", "delete", "scratch", "--force")
+    answer = run.data("project", "delete", "scratch", "--force")
     assert answer["deleted"] == "scratch"
     assert answer["active"] is None
     assert not (home / "active").exists()
@@ -83,7 +83,7 @@ def test_a_project_with_a_running_engine_is_not_deleted(run, home: Path) -> None
     lock.acquire("shop-1")
     try:
         for option in ("--force", "--dry-run"):
-            run.refused(5, "shop-1", "projects", "delete", "shop", option)
+            run.refused(5, "shop-1", "project", "delete", "shop", option)
     finally:
         lock.release()
     assert (home / "projects" / "shop" / "config.yml").exists()
@@ -94,12 +94,5 @@ def test_a_project_that_is_a_link_is_not_followed(run, home: Path, tmp_path: Pat
     elsewhere = tmp_path / "elsewhere"
     (home / "projects" / "shop").rename(elsewhere)
     (home / "projects" / "shop").symlink_to(elsewhere)
-    assert run("projects", "delete", "shop", "--force")[0] == 8
+    assert run("project", "delete", "shop", "--force")[0] == 8
     assert (elsewhere / "config.yml").exists()
-
-
-def test_a_table_has_a_column_for_each_field(run, two) -> None:
-    head, first, second = run.text("projects", "list", "--output", "table").splitlines()
-    assert head.split()[:2] == ["NAME", "ACTIVE"]
-    assert [line.split()[0] for line in (first, second)] == ["scratch", "shop"]
-    assert head.index("ACTIVE") == first.index("yes") == second.index("no")

@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from caloron.graph.catalogue import Catalogue
-from caloron.graph.checker.subtyping import accepts, mismatch
 from caloron.graph.errors import CheckError, UnknownStage
 from caloron.graph.json_text import MAX_NESTING, Json, member
 from caloron.graph.nodes import (
@@ -33,6 +32,7 @@ from caloron.graph.nodes import (
     children,
 )
 from caloron.graph.stage import StageSpec, with_config
+from caloron.graph.subtyping import accepts, mismatch
 from caloron.graph.types import (
     ANY,
     BOOL,
@@ -150,9 +150,7 @@ class _Checker:
             self.errors.append(CheckError(message, path=path, expected=wanted, found=found))
 
     def _stage(self, node: Stage, produced: NType, path: str) -> Signature:
-        stage = self._catalogue.get(node.id)
-        if stage is None:
-            return self._refuse(f"the stage {node.id} is not in the catalogue", path)
+        stage = self._catalogue[node.id]
         expected = remaining_input(stage.input, node.config)
         self._edge(produced, expected, path)
         if node.config and self._strict:

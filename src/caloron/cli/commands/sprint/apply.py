@@ -1,4 +1,4 @@
-"""`caloron take`: bring finished work into a branch of the user's repository."""
+"""`caloron apply`: bring finished work into a branch of the user's repository."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from caloron.ledger.run_history import find_sprint, sprint_numbers
 
 _SHOWN = 10
 #: Outside of the project's forge, its numbers of pull requests mean something else.
-_MERGED_AS = re.compile(r"^Merge pull request #\d+(: | from \S+\s*)")
+_MERGED_AS = re.compile(r"^Merge (?:pull request #\d+(?:: | from \S+\s*)|(?=\[))")
 
 _TRAILER = re.compile(r"[\w-]+: ")
 #: What is done to the branch, and what a dry run says of it.
@@ -71,12 +71,22 @@ class Selection(NamedTuple):
         return f"task {self.task.id} of {sprint}" if self.task else sprint
 
 
-@command(project=True, dry_run=True)
+@command(
+    project=True,
+    dry_run=True,
+    examples=[
+        "caloron apply --dry-run",
+        "caloron apply",
+        "caloron apply 3 --squash",
+        "caloron apply --branch review/discounts",
+        "caloron apply fix-login",
+    ],
+)
 @click.argument("what", metavar="[SPRINT|TASK]", required=False, callback=named_sprint)
 @click.option("--branch", metavar="NAME", help="Create or fast-forward this branch instead.")
 @click.option("--squash", is_flag=True, help="Make one commit of everything.")
 @sprint_option("The sprint of TASK (default: the last one that has it).")
-def take(
+def apply(
     what: str | None,
     branch: str | None,
     squash: bool,
@@ -93,13 +103,6 @@ def take(
     Refused, with nothing changed: when files that would change are not committed, when both sides
     changed the same lines, when the task builds on others that your branch does not have, in the
     middle of a rebase or a merge, and when no branch is checked out.
-
-    Examples:
-      caloron take --dry-run
-      caloron take
-      caloron take 3 --squash
-      caloron take --branch review/discounts
-      caloron take fix-login
     """
     # The merged work is in the forge's repository, so it can be taken without the ledger, too.
     loaded = load_project(project, need_ledger=what is not None or sprint is not None)
@@ -230,10 +233,10 @@ def _refuse_missing(checkout: Checkout, wanted: Wanted, selection: Selection) ->
         )
     ]
     if missing:
-        first = f"caloron take {missing[0]} --sprint {state.sprint.number}"
+        first = f"caloron apply {missing[0]} --sprint {state.sprint.number}"
         raise PreconditionFailed(
             f"task {task.id} builds on {', '.join(missing)}, which branch {branch} does not have",
-            hint=f"nothing was changed; take that first ({first}), or everything: caloron take",
+            hint=f"nothing was changed; take that first ({first}), or everything: caloron apply",
         )
 
 

@@ -1,4 +1,4 @@
-"""`caloron projects` and `caloron clean`: manage projects and free their disk space."""
+"""`caloron project` and `caloron clean`: manage projects and free their disk space."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ import click
 
 from caloron.agents.workspace.workspaces import remove_workspace
 from caloron.cli import output
-from caloron.cli.app import Answer, DryRun, attributes, command, confirm, group, planned
+from caloron.cli.app import (
+    PROJECT,
+    Answer,
+    DryRun,
+    Number,
+    attributes,
+    command,
+    confirm,
+    group,
+    planned,
+)
 from caloron.cli.format import size
 from caloron.cli.project_view import disk_usage, ensure_unlocked, exclusive, state_files
 from caloron.cli.render import aligned
@@ -28,23 +38,14 @@ _SHOWN = ("repo", "backend", "framework", "work_dir")
 _DAY_S = 86_400.0
 
 
-@group()
-def projects() -> None:
-    """List, switch and delete projects.
-
-    Examples:
-      caloron projects list
-      caloron projects switch shop
-    """
+@group(examples=["caloron project list", "caloron project switch shop"])
+def project() -> None:
+    """List, switch and delete projects."""
 
 
-@projects.command("list")
+@project.command("list", examples=["caloron project list"])
 def list_projects() -> Answer:
-    """List the projects; the active one has a star.
-
-    Example:
-      caloron projects list --output table
-    """
+    """List the projects; the active one has a star."""
     active = _active()
     rows = [_row(name, active) for name in locate.project_names()]
     problem = f"this name cannot be used: rename its folder to {ID_WORDS}"
@@ -54,14 +55,10 @@ def list_projects() -> Answer:
     return Answer({"active": active, "projects": rows}, text)
 
 
-@projects.command(dry_run=True)
-@click.argument("name")
+@project.command(dry_run=True, examples=["caloron project switch shop"])
+@click.argument("name", type=PROJECT)
 def switch(name: str, dry_run: bool) -> Answer | DryRun:
-    """Make NAME the active project.
-
-    Example:
-      caloron projects switch shop
-    """
+    """Make NAME the active project."""
     project = locate.find_project(locate.require_id(name, "project name"), need_ledger=False)
     if dry_run:
         return DryRun(planned("switch to project", project.name))
@@ -69,19 +66,21 @@ def switch(name: str, dry_run: bool) -> Answer | DryRun:
     return Answer({"active": project.name}, f"Project {project.name} is active.")
 
 
-@projects.command(dry_run=True)
-@click.argument("name")
-@click.option("--force", "-f", is_flag=True, help="Do not ask to type the name again.")
-def delete(name: str, force: bool, dry_run: bool) -> Answer | DryRun:
+@project.command(
+    dry_run=True,
+    examples=[
+        "caloron project delete scratch --dry-run",
+        "caloron project delete scratch --yes",
+    ],
+)
+@click.argument("name", type=PROJECT)
+@click.option("--yes", "-y", is_flag=True, help="Do not ask to type the name again.")
+def delete(name: str, yes: bool, dry_run: bool) -> Answer | DryRun:
     """Delete project NAME with its forge, its history and its logs, for good.
 
     Shows what is deleted, and asks to type the name again. Your own repository is not touched:
-    first bring what you want to keep to you (`caloron take`, or `git clone` of the project's
+    first bring what you want to keep to you (`caloron apply`, or `git clone` of the project's
     forge).
-
-    Examples:
-      caloron projects delete scratch --dry-run
-      caloron projects delete scratch --force
     """
     project = locate.find_project(locate.require_id(name, "project name"), need_ledger=False)
     if project.path.is_symlink():
@@ -96,7 +95,7 @@ def delete(name: str, force: bool, dry_run: bool) -> Answer | DryRun:
         return DryRun(*_parts(project))
     with exclusive(project):
         parts = _parts(project)
-        if not force:
+        if not yes:
             output.note(
                 "\n".join(f"  {size(part['bytes']):>8}  {part['target']}" for part in parts)
             )
@@ -158,7 +157,7 @@ def _not_taken(paths: locate.ProjectPaths) -> str:
     where = f"the branch checked out in {repo}" if repo else "any repository of yours"
     return (
         f"the merged work of project {paths.name} is not in {where};"
-        f" to keep it: caloron take --project {paths.name}"
+        f" to keep it: caloron apply --project {paths.name}"
     )
 
 
@@ -184,11 +183,15 @@ def _delete(project: locate.ProjectPaths) -> None:
         ) from error
 
 
-@command(project=True, dry_run=True)
+@command(
+    project=True,
+    dry_run=True,
+    examples=["caloron clean --dry-run", "caloron clean --older-than 7 --yes"],
+)
 @click.option(
     "--older-than",
     "days",
-    type=click.IntRange(0, 36_500),
+    type=Number(0, 36_500),
     default=30,
     show_default=True,
     metavar="DAYS",
@@ -204,10 +207,6 @@ def clean(
     Only of sprints whose tasks are all done or cancelled, and that do not wait for you. A workspace
     with work that is saved nowhere else stays, and so do the history and everything on the forge
     that is not merged.
-
-    Examples:
-      caloron clean --dry-run
-      caloron clean --older-than 7 --yes
     """
     paths = locate.find_project(project)
     if dry_run:

@@ -1,12 +1,10 @@
-"""`caloron org`: the conventions that the prompt of every agent contains."""
+"""`caloron conventions`: the conventions that the prompt of every agent contains."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 from typing import Any
-
-import click
 
 from caloron.agents.conventions import (
     EXAMPLE,
@@ -17,7 +15,7 @@ from caloron.agents.conventions import (
     render,
 )
 from caloron.cli import output
-from caloron.cli.app import Answer, DryRun, Failed, attributes, group, planned
+from caloron.cli.app import Answer, DryRun, Failed, attributes, group, planned, project_option
 from caloron.cli.project_view import known_forge
 from caloron.errors import AlreadyExists, NotFound, UsageError
 from caloron.git.command import git_process
@@ -26,68 +24,55 @@ from caloron.ledger.locate import home
 from caloron.ledger.projects import load_project
 from caloron.store.files import write_atomic
 
-_conventions_option = click.option(
-    "--project",
-    "-p",
-    metavar="NAME|DIR",
-    help=f"Include the {PROJECT_FILE} of this project's main, or of this directory.",
+_PROJECT = project_option(
+    f"Include the {PROJECT_FILE} of this project's main, or of this folder.", "NAME or FOLDER"
 )
 
 
-@group()
-def org() -> None:
-    """Create, show and check the conventions for all agents.
-
-    Examples:
-      caloron org init
-      caloron org show --project shop
-    """
+@group(examples=["caloron conventions init", "caloron conventions show --project shop"])
+def conventions() -> None:
+    """Create, show and check the conventions for all agents."""
 
 
-@org.command("init", dry_run=True)
+@conventions.command("init", dry_run=True, examples=["caloron conventions init"])
 def init_organisation(dry_run: bool) -> Answer | DryRun:
-    """Write an example of the organisation's conventions, for you to edit.
-
-    Example:
-      caloron org init
-    """
+    """Write an example of the organisation's conventions, for you to edit."""
     file = home() / ORGANISATION_FILE
     if file.exists():
         raise AlreadyExists(f"{file} exists already", hint="edit it")
     if dry_run:
         return DryRun(planned("write", str(file), bytes=len(EXAMPLE.encode())))
     write_atomic(file, EXAMPLE.encode())
-    return Answer({"path": str(file)}, f"Wrote {file}. Edit it, then: caloron org validate")
+    return Answer({"path": str(file)}, f"Wrote {file}. Edit it, then: caloron conventions validate")
 
 
-@org.command()
-@_conventions_option
+@conventions.command(
+    params=[_PROJECT],
+    examples=["caloron conventions show", "caloron conventions show --project ~/src/shop"],
+)
 def show(project: str | None) -> Answer:
-    """Show the conventions as agents get them.
-
-    Examples:
-      caloron org show
-      caloron org show --project ~/src/shop
-    """
+    """Show the conventions as agents get them."""
     conventions = _load(project)
     data = _data(conventions)
-    empty = "There are no conventions. Start with: caloron org init"
+    empty = "There are no conventions. Start with: caloron conventions init"
     lines = [data["rendered"] or empty, *(f"warning: {w}" for w in conventions.warnings)]
     return Answer(data, "\n".join(lines))
 
 
-@org.command()
-@_conventions_option
+@conventions.command(
+    params=[_PROJECT],
+    examples=[
+        "caloron conventions validate",
+        "caloron conventions validate --project . --output json",
+    ],
+)
 def validate(project: str | None) -> Answer:
-    """Check the conventions: exit 0 if all is valid, 1 with warnings, 2 if they are not YAML.
-
-    Examples:
-      caloron org validate
-      caloron org validate --project . --output json
-    """
+    """Check the conventions: exit 0 if all is valid, 1 with warnings, 2 if they are not YAML."""
     conventions = _load(project)
     if not conventions.sources and not conventions.warnings:
-        raise NotFound(f"there is no {ORGANISATION_FILE} in {home()}", hint="caloron org init")
+        raise NotFound(
+            f"there is no {ORGANISATION_FILE} in {home()}", hint="caloron conventions init"
+        )
     data = _data(conventions) | {"valid": not conventions.warnings}
     if not conventions.warnings:
         return Answer(data, f"All is valid: {', '.join(conventions.sources)}")
@@ -115,7 +100,7 @@ def _file_in(directory: str) -> str | None:
     # `Path.is_dir` raises for a name that no directory can have.
     if not os.path.isdir(directory):  # noqa: PTH112
         raise NotFound(
-            f"{directory!r} is neither a project nor a directory", hint="caloron projects list"
+            f"{directory!r} is neither a project nor a directory", hint="caloron project list"
         )
     file = Path(directory) / PROJECT_FILE
     try:

@@ -1,4 +1,4 @@
-"""`caloron org`: creates, shows and checks the conventions of the organisation."""
+"""`caloron conventions`: creates, shows and checks the conventions of the organisation."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from tests.support.git import new_repository
 
 
 def test_the_example_is_written_once_and_is_valid(run, home: Path) -> None:
-    assert run("org", "init", "--dry-run")[0] == 9
+    assert run("conventions", "init", "--dry-run")[0] == 9
     assert not (home / "organisation.yml").exists()
-    answer = run.data("org", "init")
+    answer = run.data("conventions", "init")
     assert answer["path"] == str(home / "organisation.yml")
-    assert run("org", "validate")[0] == 0
-    answer = run.data("org", "show")
+    assert run("conventions", "validate")[0] == 0
+    answer = run.data("conventions", "show")
     assert answer["organisation"] == "Example Ltd"
     assert answer["rendered"].startswith("## Organisation Conventions")
     (home / "organisation.yml").write_text("organisation: Mine\n")
-    assert run("org", "init")[0] == 5
+    assert run("conventions", "init")[0] == 5
     assert (home / "organisation.yml").read_text() == "organisation: Mine\n"
 
 
 def test_without_a_file_check_exits_with_not_found_and_show_is_empty(run) -> None:
-    assert run("org", "validate")[0] == 3
-    answer = run.data("org", "show")
+    assert run("conventions", "validate")[0] == 3
+    answer = run.data("conventions", "show")
     assert answer["is_empty"]
 
 
 def test_warnings_exit_with_1_and_no_yaml_with_2(run, home: Path, capsys) -> None:
     home.mkdir()
     (home / "organisation.yml").write_text("dependencies: [left-pad]\n")
-    code, answer = run("org", "validate")
+    code, answer = run("conventions", "validate")
     assert code == 1
     assert answer["data"]["valid"] is False
     assert "dependencies" in answer["data"]["warnings"][0]
-    assert main(["org", "validate"]) == 1
+    assert main(["conventions", "validate"]) == 1
     reply = capsys.readouterr()
     assert reply.out == ""
     assert "warning: " in reply.err
     (home / "organisation.yml").write_text("a: [\n")
-    assert run("org", "validate")[0] == 2
-    assert run("org", "show")[0] == 2
+    assert run("conventions", "validate")[0] == 2
+    assert run("conventions", "show")[0] == 2
 
 
 def test_the_file_of_a_project_is_read_from_its_main_or_from_a_directory(
@@ -54,8 +54,8 @@ def test_the_file_of_a_project_is_read_from_its_main_or_from_a_directory(
     (repo / "caloron.yml").write_text("license: {header: C}\n")
     for project, header in ((None, "A"), ("shop", "B"), (str(repo), "C")):
         options = ("--project", project) if project else ()
-        answer = run.data("org", "show", *options)
+        answer = run.data("conventions", "show", *options)
         assert f"header: {header}" in answer["rendered"]
         assert "House" in answer["rendered"]
-    assert run("org", "show", "--project", "nowhere")[0] == 3
-    assert run("org", "show", "--project", "./nowhere")[0] == 3
+    assert run("conventions", "show", "--project", "nowhere")[0] == 3
+    assert run("conventions", "show", "--project", "./nowhere")[0] == 3

@@ -1,4 +1,4 @@
-"""`caloron take` brings merged work into the user's branch, or changes nothing at all."""
+"""`caloron apply` brings merged work into the user's branch, or changes nothing at all."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _refused(shop: Repository, *words: str, arguments: tuple[str, ...] = (), cod
     """Check that `take` is refused with these words and changes nothing."""
     before, head = shop.state, shop.git("symbolic-ref", "--quiet", "HEAD")
     for options in ((), ("--dry-run",)):
-        answer = shop.caloron("take", *arguments, *options)
+        answer = shop.caloron("apply", *arguments, *options)
         assert answer.code == code, answer
         for word in words:
             assert word in answer.error["message"] + answer.error["hint"]
@@ -53,14 +53,14 @@ def test_a_branch_without_own_commits_is_fast_forwarded_and_the_changes_are_list
 ) -> None:
     old = shop.head
     objects = shop.git("count-objects", "-v")
-    tried = shop.caloron("take", "--dry-run")
+    tried = shop.caloron("apply", "--dry-run")
     assert tried.code == 9
     assert "1 file, +2 -0" in tried.json["planned_actions"][0]["target"]
     assert shop.head == old
     # A dry run leaves not even an object behind.
     assert shop.git("count-objects", "-v") == objects
 
-    taken = shop.caloron("take")
+    taken = shop.caloron("apply")
     assert taken.code == 0, taken
     expected = {
         "project": "shop", "sprint_id": "shop-1", "number": 1, "task": None,
@@ -70,14 +70,14 @@ def test_a_branch_without_own_commits_is_fast_forwarded_and_the_changes_are_list
     assert taken.data == expected
     assert shop.git("status", "--porcelain") == ""
     assert (shop.path / "new.txt").read_text() == "one\ntwo\n"
-    again = shop.caloron("take")
+    again = shop.caloron("apply")
     assert again.data["how"] == "nothing"
     assert again.data["commits"] == 0
 
 
 def test_the_printed_command_to_undo_take_works(shop: Repository) -> None:
     old = shop.head
-    text = shop.caloron("take", json=False).stdout
+    text = shop.caloron("apply", json=False).stdout
     line = text.strip().splitlines()[-1]
     command = line.partition(": ")[2]
     assert command.startswith("git -C ")
@@ -88,7 +88,7 @@ def test_the_printed_command_to_undo_take_works(shop: Repository) -> None:
 
 def test_a_branch_that_went_on_gets_a_merge_in_the_users_name(shop: Repository) -> None:
     mine = shop.commit("mine.txt", "mine\n")
-    taken = shop.caloron("take", json=False)
+    taken = shop.caloron("apply", json=False)
     assert taken.code == 0, taken
     assert "Merged into branch main" in taken.stdout
     assert shop.git("show", "--no-patch", "--format=%an %P").startswith(f"Ada {mine} ")
@@ -105,7 +105,7 @@ def test_a_merge_that_needs_a_name_git_does_not_know_is_refused(shop: Repository
 def test_uncommitted_changes_in_other_files_stay(shop: Repository) -> None:
     shop.write("kept.txt", "half done\n")
     shop.write("other.txt", "untracked\n")
-    assert shop.caloron("take").code == 0
+    assert shop.caloron("apply").code == 0
     assert (shop.path / "kept.txt").read_text() == "half done\n"
     assert (shop.path / "other.txt").read_text() == "untracked\n"
     assert (shop.path / "new.txt").exists()
@@ -154,7 +154,7 @@ def test_take_is_refused_during_a_merge_or_a_rebase(shop: Repository) -> None:
     shop.git("switch", "--quiet", "side")
     with pytest.raises(AssertionError):
         shop.git("rebase", "main")
-    answer = shop.caloron("take")
+    answer = shop.caloron("apply")
     assert answer.code == 8
     assert "middle of a rebase" in answer.error["message"]
 
@@ -162,13 +162,13 @@ def test_take_is_refused_during_a_merge_or_a_rebase(shop: Repository) -> None:
 def test_a_sprint_can_be_taken_without_what_came_after_it(shop: Repository) -> None:
     shop.home.script(writes_file("second.txt"))
     assert shop.sprint("more").code == 0
-    first = shop.caloron("take", "1")
+    first = shop.caloron("apply", "1")
     assert first.data["sprint_id"] == "shop-1"
     assert (shop.path / "new.txt").exists()
     assert not (shop.path / "second.txt").exists()
-    assert shop.caloron("take").data["commits"] == 2
+    assert shop.caloron("apply").data["commits"] == 2
     assert (shop.path / "second.txt").exists()
-    assert shop.caloron("take", "9").code == 3
+    assert shop.caloron("apply", "9").code == 3
 
 
 def _undo(shop: Repository, answer: Answer) -> None:
@@ -180,7 +180,7 @@ def _undo(shop: Repository, answer: Answer) -> None:
 def test_a_branch_gets_the_work_and_the_checkout_stays_as_it_is(three: Repository) -> None:
     three.write("a.txt", "mine, not committed\n")
     before, refs = three.state, three.git("for-each-ref")
-    options = ("take", "1", "--branch", "review/more")
+    options = ("apply", "1", "--branch", "review/more")
     dry = three.caloron(*options, "--dry-run")
     assert (dry.code, three.state) == (9, before)
     assert "review/more" in dry.json["planned_actions"][0]["target"]
@@ -197,7 +197,7 @@ def test_a_branch_gets_the_work_and_the_checkout_stays_as_it_is(three: Repositor
     assert three.caloron(*options).code == 0
     three.home.script(writes_file("later.txt"))
     assert three.sprint("later").code == 0
-    again = three.caloron("take", "--branch", "review/more", json=False)
+    again = three.caloron("apply", "--branch", "review/more", json=False)
     assert again.code == 0, again
     assert three.git("show", "review/more:later.txt") == "new"
     _undo(three, again)
@@ -218,25 +218,25 @@ def test_a_branch_with_other_commits_or_checked_out_elsewhere_is_refused(three: 
 
 def test_squash_makes_one_commit_of_the_user_and_later_work_follows_it(three: Repository) -> None:
     mine = three.commit("mine.txt", "mine\n")
-    dry = three.caloron("take", "--squash", "--dry-run")
+    dry = three.caloron("apply", "--squash", "--dry-run")
     assert (dry.code, three.head) == (9, mine)
-    taken = three.caloron("take", "--squash", json=False)
+    taken = three.caloron("apply", "--squash", json=False)
     assert taken.code == 0, taken
     assert three.git("show", "--no-patch", "--format=%an %P") == f"Ada {mine}"
     message = three.git("show", "--no-patch", "--format=%B")
     assert message.startswith("Sell more\n\n")
-    assert all(f"[{name}] Task {name}" in message for name in "abc")
+    assert all(f"\n* [{name}] Task {name}\n" in message for name in "abc")
     # The numbers of the project's forge mean nothing elsewhere.
     assert "#" not in message
     assert (three.path / "a.txt").read_text() == "a\nb\n"
     assert three.git("status", "--porcelain") == ""
-    assert three.caloron("take", "--squash").data["how"] == "nothing"
-    assert three.caloron("inbox").data["needs"] == []
+    assert three.caloron("apply", "--squash").data["how"] == "nothing"
+    assert three.caloron("inbox").data["items"] == []
 
     # The next squash has only what is new, also in a line that the first one brought.
     three.home.script(writes_file("a.txt", "changed\n"))
     assert three.sprint("Change a").code == 0
-    again = three.caloron("take", "--squash", json=False)
+    again = three.caloron("apply", "--squash", json=False)
     assert again.code == 0, again
     assert (three.path / "a.txt").read_text() == "changed\n"
     assert three.git("show", "--no-patch", "--format=%s") == "Change a"
@@ -253,15 +253,15 @@ def test_a_line_of_an_agent_that_looks_like_a_squash_hides_no_work(bare_home: Ho
     mine = shop.commit("mine.txt", "mine\n")
     shop.home.script(writes_file("more.txt"))
     assert shop.sprint("more").code == 0
-    assert shop.caloron("take", "--squash").code == 0
+    assert shop.caloron("apply", "--squash").code == 0
     assert (shop.path / "new.txt").exists()
     assert shop.git("rev-parse", "HEAD^") == mine
-    assert not shop.caloron("inbox").data["needs"]
+    assert not shop.caloron("inbox").data["items"]
 
 
 def test_squash_into_a_new_branch_begins_at_the_checkout(three: Repository) -> None:
     head = three.head
-    taken = three.caloron("take", "--squash", "--branch", "review", json=False)
+    taken = three.caloron("apply", "--squash", "--branch", "review", json=False)
     assert taken.code == 0, taken
     assert three.git("rev-parse", "review^") == three.head == head
     assert three.git("show", "review:a.txt") == "a\nb"
@@ -270,35 +270,35 @@ def test_squash_into_a_new_branch_begins_at_the_checkout(three: Repository) -> N
 
 
 def test_one_task_is_taken_alone_and_only_with_those_it_builds_on(three: Repository) -> None:
-    _refused(three, "builds on a", "caloron take a", arguments=("b",))
+    _refused(three, "builds on a", "caloron apply a", arguments=("b",))
     mine = three.commit("mine.txt", "mine\n")
-    dry = three.caloron("take", "c", "--dry-run")
+    dry = three.caloron("apply", "c", "--dry-run")
     assert (dry.code, three.head) == (9, mine)
-    taken = three.caloron("take", "c", json=False)
+    taken = three.caloron("apply", "c", json=False)
     assert taken.code == 0, taken
     assert three.git("diff", "--name-only", "HEAD^") == "c.txt"
     assert three.git("show", "--no-patch", "--format=%an %P %s") == f"Ada {mine} [c] Task c"
-    assert three.caloron("take", "c").data["how"] == "nothing"
+    assert three.caloron("apply", "c").data["how"] == "nothing"
     _undo(three, taken)
     assert (three.head, (three.path / "c.txt").exists()) == (mine, False)
 
-    assert three.caloron("take", "a", "--sprint", "1").data["task"] == "a"
+    assert three.caloron("apply", "a", "--sprint", "1").data["task"] == "a"
     # A task counts as there although its lines were changed since.
     three.commit("a.txt", "a\nmine\n")
     _refused(three, "conflict in a.txt", "cherry-pick", arguments=("b",))
     three.commit("a.txt", "a\n")
-    assert three.caloron("take", "b").code == 0
+    assert three.caloron("apply", "b").code == 0
     assert (three.path / "a.txt").read_text() == "a\nb\n"
     assert not (three.path / "c.txt").exists()
     # Everything else can still be taken afterwards.
-    assert three.caloron("take").code == 0
+    assert three.caloron("apply").code == 0
     assert (three.path / "c.txt").exists()
 
 
 def test_a_task_may_go_to_a_branch_of_its_own(three: Repository) -> None:
     before = three.state
-    assert three.caloron("take", "a", "--branch", "only-a").code == 0
-    assert three.caloron("take", "b", "--branch", "only-a").code == 0
+    assert three.caloron("apply", "a", "--branch", "only-a").code == 0
+    assert three.caloron("apply", "b", "--branch", "only-a").code == 0
     names = three.git("diff", "--name-only", "main", "only-a")
     assert names == "a.txt"
     assert three.state[1:] == before[1:]
@@ -317,6 +317,67 @@ def test_a_name_that_is_neither_a_sprint_nor_a_task_is_not_found(three: Reposito
     _refused(three, arguments=("../x",), code=2)
 
 
+def test_a_project_without_a_repository_says_how_to_get_its_work(home: Home) -> None:
+    answer = home.caloron("apply")
+    assert answer.code == 8
+    assert answer.error["hint"].startswith("git clone ")
+
+
+def test_a_repository_that_moved_away_is_named(shop: Repository) -> None:
+    shop.path.rename(shop.path.with_name("moved"))
+    answer = shop.home.caloron("apply", "--project", "shop")
+    assert answer.code == 3
+    assert "config set repo" in answer.error["hint"]
+
+
+def test_hooks_that_are_files_of_the_project_do_not_run_and_the_users_own_do(
+    bare_home: Home,
+) -> None:
+    trap = '#!/bin/sh\ntouch "$(git rev-parse --show-toplevel)/../ran"\n'
+    planted = does("implement", files={".githooks/post-merge": trap}, run="chmod 755 .githooks/*")
+    bare_home.script(planted)
+    shop = repository(bare_home)
+    shop.git("config", "core.hooksPath", ".githooks")
+    assert shop.sprint().code == 0
+    assert shop.caloron("apply").code == 0
+    assert os.access(shop.path / ".githooks" / "post-merge", os.X_OK)
+    assert not (shop.path.parent / "ran").exists()
+
+    shop.git("config", "--unset", "core.hooksPath")
+    own = Path(shop.git("rev-parse", "--absolute-git-dir")) / "hooks" / "post-merge"
+    own.parent.mkdir(exist_ok=True)
+    own.write_text(trap)
+    own.chmod(0o755)
+    bare_home.script(writes_file("more.txt"))
+    assert shop.sprint("more").code == 0
+    assert shop.caloron("apply").code == 0
+    assert (shop.path.parent / "ran").exists()
+
+
+def test_inbox_and_report_name_the_command_until_it_was_taken(shop: Repository) -> None:
+    assert shop.caloron("report").data["bring"] == "caloron apply"
+    (need,) = shop.caloron("inbox").data["needs"]
+    assert need["kind"] == "apply"
+    assert need["commands"] == ["caloron apply"]
+    (elsewhere,) = shop.home.caloron("inbox", "--project", "shop").data["needs"]
+    assert elsewhere["commands"][0].startswith("caloron apply")
+    assert shop.caloron("apply").code == 0
+    assert shop.caloron("inbox").data["needs"] == []
+    assert shop.caloron("report").data["bring"] == ""
+    again = shop.caloron("resume", json=False)
+    assert again.code == 0, again
+    assert "caloron apply" not in again.stdout
+
+
+def test_the_inbox_names_only_the_sprint_whose_work_is_missing(
+    shop: Repository,
+) -> None:
+    shop.home.script(does("po", output="no plan"))
+    assert shop.caloron("sprint", "more", "--yes").code == 8
+    needs = {need["kind"]: need["sprint_id"] for need in shop.caloron("inbox").data["needs"]}
+    assert needs == {"no_plan": "shop-2", "apply": "shop-1"}
+
+
 _KILLER = """#!/bin/sh
 n=$(($(cat "{count}" 2>/dev/null || echo 0) + 1)); echo $n > "{count}"
 [ $n = {at} ] && kill -9 $PPID && exit 1
@@ -332,7 +393,7 @@ def test_a_take_that_is_killed_before_any_git_command_can_be_repeated(
     killer = tmp_path / "bin" / "git"
     killer.parent.mkdir()
     environment = three.home.environment | {"PATH": f"{killer.parent}:{os.environ['PATH']}"}
-    command = (*three.home.program, "take", "--squash", "--project", "shop")
+    command = (*three.home.program, "apply", "--squash", "--project", "shop")
 
     def run(at: int, *options: str) -> int:
         count.unlink(missing_ok=True)
@@ -348,7 +409,7 @@ def test_a_take_that_is_killed_before_any_git_command_can_be_repeated(
         # Whatever was done is whole: the files are those of the branch.
         assert three.git("status", "--porcelain") == ""
         assert (three.path / "mine.txt").read_text() == "mine\n"
-        answer = three.caloron("take", "--squash")
+        answer = three.caloron("apply", "--squash")
         assert answer.code == 0, answer
         assert three.git("show", "main:c.txt") == "c"
         three.git("reset", "--quiet", "--hard", head)
