@@ -91,6 +91,12 @@ class ConfigList(TypedDict):
     project: str
     settings: dict[str, Any]
     detected: dict[str, str]
+    descriptions: dict[str, str]
+
+
+class ConfigEdit(TypedDict):
+    project: str
+    changed: list[str]
 
 
 class Project(TypedDict):
@@ -1134,6 +1140,8 @@ COMMANDS: dict[str, type | tuple[type, ...]] = {
     "init": Init,
     "config.get": ConfigGet,
     "config.set": ConfigSet,
+    "config.unset": ConfigSet,
+    "config.edit": ConfigEdit,
     "config.list": ConfigList,
     "project.list": ProjectList,
     "project.switch": ProjectSwitch,

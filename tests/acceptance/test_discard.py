@@ -73,8 +73,16 @@ def test_discard_closes_open_work_with_a_comment_and_keeps_merged_work(mixed: Ho
     (event,) = mixed.events("sprint_discarded")
     assert event == {"sprint": "demo-1", "by": "Ada"}
 
-    mixed.run_outside("sh", "-c", answer.data["undo"], cwd=mixed.root)
+    command = answer.data["undo"].split()
+    assert command[:2] == ["caloron", "revert"]
+    before = mixed.attempts("implement")
+    reverted = mixed.caloron(*command[1:], "--yes")
+    assert reverted.code == 0, reverted
     assert mixed.files() == {}, "the printed command reverts the merged work"
+    # A discarded sprint stays discarded.
+    assert mixed.attempts("implement") == before
+    assert mixed.caloron("show", "1").data["phase"] == "ended"
+    assert mixed.caloron("resume").code == 8
 
 
 def test_discard_lists_the_open_work_and_needs_a_yes_but_no_agent_cli(mixed: Home) -> None:

@@ -76,9 +76,9 @@ def success(command: str, data: Mapping[str, Any], text: Text, *, raw: bool = Fa
     if wants_json():
         _print_envelope({"ok": True, "command": command, "data": data})
     elif shown := text_of(text, raw=raw):
-        shown = shown if raw else colored(shown)
+        shown = shown if raw else colored(shown, sys.stdout)
         if not _pager(shown):
-            _print(shown)
+            _echo(shown, sys.stdout, raw=True)
 
 
 def text_of(text: Text, *, raw: bool = False) -> str:
@@ -97,7 +97,7 @@ def dry_run(command: str, actions: Sequence[Mapping[str, Any]]) -> int:
         envelope = {"ok": True, "command": command, "dry_run": True}
         _print_envelope(envelope | {"planned_actions": [dict(action) for action in actions]})
     else:
-        _print(printable("\n".join(map(_planned, actions)) or "would change nothing"))
+        _echo(printable("\n".join(map(_planned, actions)) or "would change nothing"), sys.stdout)
     return DRY_RUN
 
 
@@ -118,7 +118,7 @@ def failure(
     if not wants_json():
         lines = [f"error: {_shortened(printable(message))}"]
         lines += [f"hint: {_shortened(printable(hint))}"] if hint else []
-        click.echo(colored("\n".join(lines), sys.stderr), err=True)
+        _echo("\n".join(lines), sys.stderr)
         return
     envelope: dict[str, Any] = {"ok": False, "command": command}
     if data is not None:
@@ -133,8 +133,7 @@ def note(text: str) -> None:
     """Print a note on standard error, whatever the output format."""
     from caloron.cli.render import fitted
 
-    shown = colored(fitted(text), sys.stderr)
-    click.echo(shown.encode("utf-8", "replace").decode(), err=True)
+    _echo(fitted(text), sys.stderr)
 
 
 def note_once(text: str) -> None:
@@ -202,9 +201,10 @@ def _pager(text: str) -> bool:
     return True
 
 
-def _print(text: str) -> None:
+def _echo(text: str, stream: Any, *, raw: bool = False) -> None:
     """Print text, also text that came from bytes which are not UTF-8."""
-    click.echo(text.encode("utf-8", "replace").decode())
+    shown = text if raw else colored(text, stream)
+    click.echo(shown.encode("utf-8", "replace").decode(), file=stream, color=True)
 
 
 def _shortened(text: str) -> str:

@@ -191,7 +191,7 @@ def _type(parameter: click.Parameter) -> str:
     if isinstance(parameter, click.Option) and parameter.is_flag:
         return "flag"
     name = parameter.type.name
-    return "string" if name == "text" or isinstance(parameter.type, Name) else name
+    return "string" if name in ("text", "Path") or isinstance(parameter.type, Name) else name
 
 
 def _choices(parameter: click.Parameter) -> dict[str, Any]:

@@ -211,11 +211,16 @@ def source_result(state: State) -> str:
 
 
 def revert_title(task: Task) -> str:
+    tasks = task.merge.revert.tasks if task.merge.revert else ()
+    if len(tasks) > 1:
+        return f"Revert {len(tasks)} tasks: {', '.join(tasks)}"
     return f"Revert #{task.links.pull}: {pull_title(task)}"
 
 
 def revert_subject(sprint: Sprint, task: Task) -> str:
     """Return the first line of the commits that revert a change."""
+    if task.merge.revert and len(task.merge.revert.tasks) > 1:
+        return revert_title(task)
     number = "" if sprint.settings.forge_is_local else f" #{task.links.pull}:"
     return f"Revert{number} {inert(pull_title(task))}"
 
@@ -227,7 +232,10 @@ def revert_merge_message(sprint: Sprint, task: Task, pull: int) -> str:
 
 
 def revert_body(sprint: Sprint, task: Task, number: int, line: str) -> str:
-    key = revert_pull_key(sprint.id, task.id, number)
+    key, revert = revert_pull_key(sprint.id, task.id, number), task.merge.revert
+    if revert and revert.by:
+        what = ", ".join(f"`{name}`" for name in revert.tasks)
+        return f"Reverts {what} of sprint `{sprint.id}`, as {revert.by} asked.\n\n{marker(key)}"
     return (
         f"Takes #{task.links.pull} out again:"
         " main moved before it was merged, and is red with it.\n\n"

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from caloron.cli import output
-from caloron.cli.app import Answer, command, named_sprint, sprint_argument
+from caloron.cli.app import SPRINT, Answer, command, named_sprint, sprint_argument
 from caloron.cli.format import counted, dollars
 from caloron.cli.project_view import as_data, read_ledger
 from caloron.cli.render import Item, Page, Section, as_text, unmarked
@@ -39,7 +39,7 @@ from caloron.ledger.projects import load_project
 
 
 @command(project=True, examples=["caloron show 3", "caloron show shop-3 --output json"])
-@click.argument("sprint", callback=named_sprint)
+@click.argument("sprint", type=SPRINT, callback=named_sprint)
 def show(sprint: str, project: str | None) -> Answer:
     """Show SPRINT, by its id or its number, with each of its tasks."""
     data = _imported(find_project(project), sprint)

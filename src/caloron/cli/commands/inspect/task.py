@@ -21,6 +21,7 @@ from caloron.cli.app import TASK, Answer, Number, attributes, command, sprint_na
 from caloron.cli.format import counted, one_line, printable
 from caloron.cli.project_view import require_ledger
 from caloron.cli.render import aligned, fitted
+from caloron.domain.model.roles import shown_role
 from caloron.domain.reporting.kpis import Run
 from caloron.durations import span, utc
 from caloron.engine.runs.run_dirs import read_record
@@ -171,6 +172,12 @@ def _attempt(run: Path, numbers: dict[tuple[str, int], int], tail: int) -> dict[
     }
 
 
+def _shown_work(work: str) -> str:
+    """`1-fix`, with the name of the role for people."""
+    number, _, role = work.partition("-")
+    return f"{number}-{shown_role(role)}" if role else work
+
+
 def _last(path: Path, count: int, readable: Callable[[str], str]) -> tuple[str, str]:
     """The last lines of a log as it is, and the same made readable, without feedback blocks.
 
@@ -206,7 +213,7 @@ def _without_feedback(shown: list[tuple[str, int]]) -> list[tuple[str, int]]:
 def _text(attempt: dict[str, Any]) -> str:
     number = attempt["attempt"]
     which = f"attempt {number}" if number else "not begun"
-    parts = [fitted(f"── {attempt['work']}, {which}  {attempt['path']}")]
+    parts = [fitted(f"── {_shown_work(attempt['work'])}, {which}  {attempt['path']}")]
     parts += [attempt[key].rstrip() for key in ("readable", "errors") if attempt[key]]
     return "\n".join(parts)
 
@@ -418,7 +425,7 @@ _WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
     "effect_failed": lambda payload: (
         f"the forge refused to {_act(payload['kind'], done=False)}{_because(payload['note'])}"
     ),
-    "work_item_created": lambda payload: f"{payload['kind']} is queued",
+    "work_item_created": lambda payload: f"{shown_role(payload['kind'])} is queued",
     "agent_reported": _reported,
     "work_item_resolved": lambda payload: (
         _CLOSED.get(payload["status"], payload["status"])
@@ -442,9 +449,8 @@ def _trace_text(data: dict[str, Any]) -> list[str]:
         if f"{at:%Y-%m-%d}" != day:
             day = f"{at:%Y-%m-%d}"
             rows.append((day,))
-        rows.append((f"{at:%H:%M:%S}", entry["work"], one_line(entry["what"])))
+        rows.append((f"{at:%H:%M:%S}", _shown_work(entry["work"]), one_line(entry["what"])))
     pending = [f"  not done yet: {_act(p['kind'], done=False)}{_because(p['note'])}"
                for p in data["pending"]]  # fmt: skip
-    name = "planner" if data["task"] == "po" else data["task"]
-    title = f"{name} of {data['sprint_id']}{status}{cost}"
+    title = f"{shown_role(data['task'])} of {data['sprint_id']}{status}{cost}"
     return [title, *aligned(rows, head=False, indent=2), *pending]
