@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from tests.support.github_api import GithubApi
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-snapshots", action="store_true", help="Record the texts in tests/snapshots again."
+    )
+
+
 @pytest.fixture(scope="session", autouse=True)
 def nobodys_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Give tests without a home of their own an empty one, so that the user's home is untouched."""

@@ -1,4 +1,4 @@
-"""Durations: their form on all pages, and the pauses between attempts."""
+"""Durations and times as data and on all pages, and the pauses between attempts."""
 
 from __future__ import annotations
 
@@ -14,6 +14,13 @@ def span(seconds: float) -> str:
     hours, minutes = divmod(minutes, 60)
     larger, smaller = (f"{hours} h", f"{minutes} min") if hours else (f"{minutes} min", f"{rest} s")
     return larger if smaller.startswith("0 ") else f"{larger} {smaller}"
+
+
+def utc(moment: float, timespec: str = "seconds") -> str:
+    """Return a moment in the data of a command: ISO 8601, in UTC."""
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec=timespec)
 
 
 class Backoff(NamedTuple):

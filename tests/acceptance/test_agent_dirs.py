@@ -142,9 +142,9 @@ def test_people_and_later_prompts_read_the_closing_words_and_no_block(home: Home
         assert ": ---" not in text, name
         assert "(---)" not in text, name
         assert "```)" not in text, name
-    assert "closed as done (I wrote a.txt and a test.)" in pages["trace a"]
+    assert "finished (I wrote a.txt and a test.)" in pages["trace a"]
     assert "exit code 0 (I wrote a.txt and a test.)" in pages["trace a"]
-    assert "closed as done (Here it is.)" in pages["trace planner"]
+    assert "finished (Here it is.)" in pages["trace planner"]
     assert "the progress comment on its issue was updated" in pages["trace a"]
     assert not re.search(r"  (progress|describe)$", pages["trace a"], re.MULTILINE)
     assert "It left: demo-1/a/1-implement: I wrote a.txt and a test." in prompts[0]

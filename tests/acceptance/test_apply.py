@@ -225,13 +225,13 @@ def test_squash_makes_one_commit_of_the_user_and_later_work_follows_it(three: Re
     assert three.git("show", "--no-patch", "--format=%an %P") == f"Ada {mine}"
     message = three.git("show", "--no-patch", "--format=%B")
     assert message.startswith("Sell more\n\n")
-    assert all(f"[{name}] Task {name}" in message for name in "abc")
+    assert all(f"\n* [{name}] Task {name}\n" in message for name in "abc")
     # The numbers of the project's forge mean nothing elsewhere.
     assert "#" not in message
     assert (three.path / "a.txt").read_text() == "a\nb\n"
     assert three.git("status", "--porcelain") == ""
     assert three.caloron("apply", "--squash").data["how"] == "nothing"
-    assert three.caloron("inbox").data["needs"] == []
+    assert three.caloron("inbox").data["items"] == []
 
     # The next squash has only what is new, also in a line that the first one brought.
     three.home.script(writes_file("a.txt", "changed\n"))
@@ -256,7 +256,7 @@ def test_a_line_of_an_agent_that_looks_like_a_squash_hides_no_work(bare_home: Ho
     assert shop.caloron("apply", "--squash").code == 0
     assert (shop.path / "new.txt").exists()
     assert shop.git("rev-parse", "HEAD^") == mine
-    assert not shop.caloron("inbox").data["needs"]
+    assert not shop.caloron("inbox").data["items"]
 
 
 def test_squash_into_a_new_branch_begins_at_the_checkout(three: Repository) -> None:
@@ -315,6 +315,67 @@ def test_a_name_that_is_neither_a_sprint_nor_a_task_is_not_found(three: Reposito
     for arguments in (("nosuch",), ("9",), ("nosuch", "--sprint", "1"), ("a", "--sprint", "9")):
         _refused(three, arguments=arguments, code=3)
     _refused(three, arguments=("../x",), code=2)
+
+
+def test_a_project_without_a_repository_says_how_to_get_its_work(home: Home) -> None:
+    answer = home.caloron("apply")
+    assert answer.code == 8
+    assert answer.error["hint"].startswith("git clone ")
+
+
+def test_a_repository_that_moved_away_is_named(shop: Repository) -> None:
+    shop.path.rename(shop.path.with_name("moved"))
+    answer = shop.home.caloron("apply", "--project", "shop")
+    assert answer.code == 3
+    assert "config set repo" in answer.error["hint"]
+
+
+def test_hooks_that_are_files_of_the_project_do_not_run_and_the_users_own_do(
+    bare_home: Home,
+) -> None:
+    trap = '#!/bin/sh\ntouch "$(git rev-parse --show-toplevel)/../ran"\n'
+    planted = does("implement", files={".githooks/post-merge": trap}, run="chmod 755 .githooks/*")
+    bare_home.script(planted)
+    shop = repository(bare_home)
+    shop.git("config", "core.hooksPath", ".githooks")
+    assert shop.sprint().code == 0
+    assert shop.caloron("apply").code == 0
+    assert os.access(shop.path / ".githooks" / "post-merge", os.X_OK)
+    assert not (shop.path.parent / "ran").exists()
+
+    shop.git("config", "--unset", "core.hooksPath")
+    own = Path(shop.git("rev-parse", "--absolute-git-dir")) / "hooks" / "post-merge"
+    own.parent.mkdir(exist_ok=True)
+    own.write_text(trap)
+    own.chmod(0o755)
+    bare_home.script(writes_file("more.txt"))
+    assert shop.sprint("more").code == 0
+    assert shop.caloron("apply").code == 0
+    assert (shop.path.parent / "ran").exists()
+
+
+def test_inbox_and_report_name_the_command_until_it_was_taken(shop: Repository) -> None:
+    assert shop.caloron("report").data["bring"] == "caloron apply"
+    (need,) = shop.caloron("inbox").data["needs"]
+    assert need["kind"] == "apply"
+    assert need["commands"] == ["caloron apply"]
+    (elsewhere,) = shop.home.caloron("inbox", "--project", "shop").data["needs"]
+    assert elsewhere["commands"][0].startswith("caloron apply")
+    assert shop.caloron("apply").code == 0
+    assert shop.caloron("inbox").data["needs"] == []
+    assert shop.caloron("report").data["bring"] == ""
+    again = shop.caloron("resume", json=False)
+    assert again.code == 0, again
+    assert "caloron apply" not in again.stdout
+
+
+def test_the_inbox_names_only_the_sprint_whose_work_is_missing(
+    shop: Repository,
+) -> None:
+    shop.home.script(does("po", output="no plan"))
+    assert shop.caloron("sprint", "more", "--yes").code == 8
+    needs = {need["kind"]: need["sprint_id"] for need in shop.caloron("inbox").data["needs"]}
+    assert needs == {"no_plan": "shop-2", "apply": "shop-1"}
 
 
 _KILLER = """#!/bin/sh

@@ -106,7 +106,7 @@ def test_the_hint_for_a_goal_that_looks_like_an_option_works(home: Home) -> None
     begun = home.caloron("sprint", "--yes", "--output", "json", "--", "--help me", json=False)
     assert begun.code != 0
     for options in ((), ("--project", "demo")):
-        (need,) = home.caloron("inbox", *options).data["needs"]
+        (need,) = home.caloron("inbox", *options).data["items"]
         again = shlex.split(need["commands"][-1])
         assert again[:2] == ["caloron", "sprint"]
         tried = home.caloron("sprint", "--dry-run", "--output", "json", *again[2:], json=False)

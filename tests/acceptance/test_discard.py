@@ -66,15 +66,23 @@ def test_discard_closes_open_work_with_a_comment_and_keeps_merged_work(mixed: Ho
     assert any(kept.endswith(branch) for kept in answer.data["kept"])
     assert mixed.git("show", f"{branch}:c.txt")
     # Nothing waits any more, and nothing goes on.
-    assert mixed.caloron("inbox").data["needs"] == []
+    assert mixed.caloron("inbox").data["items"] == []
     assert mixed.caloron("resume").code == 8
     assert mixed.caloron("status").data["last_sprint"]["phase"] == "ended"
     assert mixed.caloron("discard", "--yes").code == 0
     (event,) = mixed.events("sprint_discarded")
     assert event == {"sprint": "demo-1", "by": "Ada"}
 
-    mixed.run_outside("sh", "-c", answer.data["undo"], cwd=mixed.root)
+    command = answer.data["undo"].split()
+    assert command[:2] == ["caloron", "revert"]
+    before = mixed.attempts("implement")
+    reverted = mixed.caloron(*command[1:], "--yes")
+    assert reverted.code == 0, reverted
     assert mixed.files() == {}, "the printed command reverts the merged work"
+    # A discarded sprint stays discarded.
+    assert mixed.attempts("implement") == before
+    assert mixed.caloron("show", "1").data["phase"] == "ended"
+    assert mixed.caloron("resume").code == 8
 
 
 def test_discard_lists_the_open_work_and_needs_a_yes_but_no_agent_cli(mixed: Home) -> None:
@@ -99,9 +107,9 @@ def test_a_sprint_with_an_unapproved_plan_or_without_a_plan_can_be_discarded(hom
     assert home.issues() == []
     home.script(does("po", output="no plan today"))
     assert home.caloron("sprint", "go", "--yes").code == 8
-    assert home.caloron("inbox").data["needs"]
+    assert home.caloron("inbox").data["items"]
     assert home.caloron("discard", "--yes").code == 0
-    assert home.caloron("inbox").data["needs"] == []
+    assert home.caloron("inbox").data["items"] == []
 
 
 def test_resume_continues_an_earlier_sprint_after_the_last_was_discarded(

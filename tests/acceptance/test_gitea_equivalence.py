@@ -101,7 +101,8 @@ def _pull(home: GiteaHome, pull: dict[str, Any], issue: int) -> dict[str, Any]:
     assert (pull["head"]["label"], pull["base"]["ref"]) == (f"agent/{name}/demo-1", "main")
     body = without_markers(pull["body"])
     assert body.startswith(f"Closes #{issue}\n\nAgent: caloron-agent-{name}\n\n")
-    assert "### Summary\n\nDone." in body
+    assert "\n### Summary\n\n" in body
+    assert "\nDone.\n" in f"{body}\n"
     verdicts = [c["body"] for c in home.repository.comments(pull["number"])]
     assert all(marker_key(v).startswith(f"review/{pull['number']}/") for v in verdicts)
     return {

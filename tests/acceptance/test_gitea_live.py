@@ -65,7 +65,7 @@ def test_stop_ends_the_agents_of_a_killed_engine_while_the_forge_is_unavailable(
     gate.wait_for_agent()
     running.kill()
     server.kill()
-    (agent,) = home.caloron("status").data["last_sprint"]["running"]
+    (agent,) = home.caloron("status").data["last_sprint"]["orphaned_agents"]
     stopped = home.caloron("stop")
     assert not process_lives(agent["pid"])
     assert stopped.code == 0, stopped

@@ -29,11 +29,11 @@ def test_a_goal_is_read_from_a_file_or_from_standard_input(home: Home, text: str
     _planned(home)
     file = home.root / "goal.md"
     file.write_text(text, "utf-8")
-    assert home.caloron("kickoff", "--file", str(file)).code == 0
+    assert home.caloron("sprint", "--plan-only", "--file", str(file)).code == 0
     assert _goal(home) == text
     assert text in home.prompts("po")[0]
     assert home.caloron("discard", "--yes").code == 0
-    assert home.caloron("kickoff", "-", stdin=text).data["goal"] == text
+    assert home.caloron("sprint", "--plan-only", "-", stdin=text).data["goal"] == text
 
 
 def test_a_goal_that_cannot_be_read_starts_nothing_and_says_why(home: Home) -> None:

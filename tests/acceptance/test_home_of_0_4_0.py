@@ -53,7 +53,7 @@ def _of(names: str) -> dict[str, str]:
 LEFT = {
     "planning": Left("planning", {}, "planner", "a", 3),
     "approval": Left(
-        "approval", {"a": "Pending", "b": "Pending"}, "the plan waits for your yes", "ab", 5
+        "approval", {"a": "Pending", "b": "Pending"}, "the plan waits for your approval", "ab", 5
     ),
     "running": Left(
         "running", {"a": "Done", "b": "InProgress"}, "an agent is writing the change", "ab", 5
@@ -62,7 +62,7 @@ LEFT = {
     "escalated": Left(
         "running",
         {"a": "Blocked", "b": "Escalated", "c": "InProgress"},
-        "comment `resolved` on issue #4 to go on",
+        "comment `resolved` on issue #4 to continue",
         "cba",
         # b failed twice before.
         9,

@@ -244,3 +244,20 @@ def test_a_rebase_puts_the_commits_of_the_agent_on_a_main_that_moved(home: Home)
     assert set(home.files()) == {"a.txt", "b.txt", "mine.txt"}
     (pull,) = home.pulls()
     assert pull["state"] == "merged"
+
+
+def test_a_squash_that_was_killed_after_its_push_to_main_is_made_once(home: Home) -> None:
+    """Main does not contain the branch afterwards, so only the journal knows of the merge."""
+    home.set(merge_style="squash").script(writes("a"))
+    once = home.root / "once"
+    at = f"engine|forge.merge.before_commit|1|{once}"
+    arguments = ("sprint", "make it so", "--yes", "--plan", str(home.plan(task("a"))))
+    home.caloron(*arguments, CALORON_CRASH_AT=at)
+    assert once.exists()
+    (pull,) = home.pulls()
+    assert (pull["state"], home.files()) == ("open", {"a.txt": b"a\n"})
+    assert home.caloron("resume").code == 0
+    (message,) = _messages(home)
+    assert message.startswith("Task a\n")
+    assert home.pulls()[0]["state"] == "merged"
+    assert [issue["state"] for issue in home.issues()] == ["closed"]

@@ -160,11 +160,11 @@ def test_a_stop_during_the_retro_leaves_the_retro_of_the_rules(asking: Home) -> 
     asking.script(writes_analysis(run=thinking.line), writes("a"))
     running = asking.start_sprint(task("a"))
     thinking.wait_for_agent()
-    assert asking.data("why")["why"] == "a model looks back at the sprint"
+    assert asking.data("why")["why"] == "a model is writing the retro"
     assert asking.data("status")["last_sprint"]["phase"] == "retro"
     answer = running.interrupt()
     assert (answer.code, answer.data["phase"]) == (0, "ended"), answer
     assert "every result is in; a model looks back (Ctrl-C ends without it)" in answer.stderr
     assert "no model looked back: the sprint was stopped" in answer.stderr
     assert "missing: the sprint was stopped." in page(asking)
-    assert asking.data("inbox")["needs"] == []
+    assert asking.data("inbox")["items"] == []

@@ -132,7 +132,7 @@ def test_a_sprint_waits_for_an_exhausted_quota_and_counts_no_failure(home: Home)
         if home.attempts("implement") != 1:
             return False
         (task_row,) = home.caloron("why").data["tasks"]
-        (paused,) = home.caloron("status").data["last_sprint"]["paused"] or [{"what": ""}]
+        (paused,) = home.caloron("status").data["last_sprint"]["unavailable"] or [{"what": ""}]
         return "waits: stub: quota until " in task_row["why"] and paused["what"] == "quota"
 
     wait_for(waits, "a task that waits for its quota")

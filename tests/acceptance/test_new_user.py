@@ -87,7 +87,7 @@ def test_from_an_empty_home_to_a_second_sprint_that_uses_a_lesson(shop: Reposito
     brought = _at_terminal(shop, "apply", columns=80)
     assert "Fast-forwarded branch main" in brought
     assert (shop.path / "docs.txt").read_text() == "docs\n"
-    assert "Nothing needs you." in _at_terminal(shop, "inbox", columns=80)
+    assert "Nothing needs your attention." in _at_terminal(shop, "inbox", columns=80)
 
     screen = _at_terminal(shop, "sprint", "Count what happens", columns=200, answer="y")
     assert "is set up" not in screen

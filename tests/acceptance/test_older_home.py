@@ -55,21 +55,20 @@ def test_reading_commands_show_everything_and_change_nothing(older: Home) -> Non
         f"shop-{number}" for number in range(9, 0, -1)
     ]
     assert [s["number"] for s in history["sprints"]] == list(range(9, 0, -1))
-    assert all(s["adopted"] for s in history["sprints"])
+    assert all(s["imported"] for s in history["sprints"])
     assert older.caloron("history", "--limit", "2").data["sprints"] == history["sprints"][:2]
     first = older.caloron("show", "1").data
-    assert (first["goal"], first["stopped"]) == (
+    assert (first["goal"], first["failure"]) == (
         'Add a "cart" to the shop',
         "it ended with exit code 1",
     )
     # The older program had copied 2/2 into the record of a sprint without results.
     assert older.caloron("show", "shop-9").data["total_tasks"] == 0
     metrics = older.caloron("metrics").data
-    assert (metrics["total_sprints"], metrics["adopted_sprints"]) == (9, 9)
-    assert (metrics["total_tasks"], metrics["completed_tasks"], metrics["failed_tasks"]) == (
+    assert (metrics["total_sprints"], metrics["imported_sprints"]) == (9, 9)
+    assert (metrics["total_tasks"], metrics["completed_tasks"]) == (
         6,
         5,
-        1,
     )
     assert metrics["avg_clarity"] == 5.5
     status = older.caloron("status").data
@@ -101,11 +100,11 @@ def test_a_new_sprint_goes_on_from_it_with_its_lessons(older: Home) -> None:
     answer = older.sprint()
     assert answer.code == 0, answer
     assert answer.data["sprint_id"] == "shop-10"
-    adopted = {a["agent_id"]: a["adopted"] for a in older.caloron("agents").data["agents"]}
+    adopted = {a["agent_id"]: a["imported"] for a in older.caloron("agents").data["agents"]}
     assert (adopted["cart"], adopted["pay"]) == (False, False)
     assert list(adopted.values()).count(True) == 3
     cart = older.caloron("agents", "show", "cart").data
-    assert (len(cart["work"]), len(cart["adopted_versions"])) == (1, 2)
+    assert (len(cart["work"]), len(cart["imported_versions"])) == (1, 2)
     assert "imported from an older version of Caloron: 9 sprints" in answer.stderr
     assert "'alpi/shop' is a name on a forge" in answer.stderr
 
@@ -117,7 +116,7 @@ def test_a_new_sprint_goes_on_from_it_with_its_lessons(older: Home) -> None:
     assert "shop: what" in text
 
     history = older.caloron("history").data
-    assert [s["adopted"] for s in history["sprints"]] == [False] + [True] * 9
+    assert [s["imported"] for s in history["sprints"]] == [False] + [True] * 9
     assert older.caloron("metrics").data["total_tasks"] == 8
     assert older.caloron("show", "7").data["completed_tasks"] == 1
     assert older.caloron("status").data["total_sprints"] == 10
@@ -187,10 +186,10 @@ def test_before_the_first_sprint_every_command_refers_to_the_imported_sprints(ol
 
     rows = {a["agent_id"]: a for a in older.caloron("agents").data["agents"]}
     assert len(rows) == 4
-    assert all(row["adopted"] for row in rows.values())
+    assert all(row["imported"] for row in rows.values())
     assert (rows["cart"]["frameworks"], rows["cart"]["attempts"]) == (["claude-code"], None)
     shown = older.caloron("agents", "show", "cart").data
-    assert [v["version"] for v in shown["adopted_versions"]] == ["1.0", "1.1"]
+    assert [v["version"] for v in shown["imported_versions"]] == ["1.0", "1.1"]
     assert "imported from an older version" in older.caloron("agents", json=False).stdout
     assert "version 1.1, sprint-2" in older.caloron("agents", "show", "cart", json=False).stdout
     assert older.caloron("agents", "show", "nobody").code == 3

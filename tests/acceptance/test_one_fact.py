@@ -126,7 +126,12 @@ COST: Changes = AS_IT_WAS | {
     "report.kpis.cost_usd": (0.5, 0.75),
     "report.kpis.avg_cost_per_task": (0.5, 0.75),
     "metrics.cost_usd": (0.5, 0.75),
+    "metrics.last_sprint.cost_usd": (0.5, 0.75),
+    "metrics.last_sprint.avg_cost_per_task": (0.5, 0.75),
+    "report.cost_usd": (0.5, 0.75),
     "show.cost_usd": (0.5, 0.75),
+    "show.kpis.cost_usd": (0.5, 0.75),
+    "show.kpis.avg_cost_per_task": (0.5, 0.75),
     "show.tasks.a.cost_usd": (0.5, 0.75),
     line_of_sprint(1, "1.00", "0.75"): (None, True),
 }
@@ -136,7 +141,8 @@ ROUND: Changes = AS_IT_WAS | {
     "report.agents.reviewer-1.review_cycles": (1, 2),
     "report.kpis.avg_review_cycles": (1.0, 2.0),
     "metrics.review_cycles": (1, 2),
-    "show.review_cycles": (1, 2),
+    "metrics.last_sprint.avg_review_cycles": (1.0, 2.0),
+    "show.kpis.avg_review_cycles": (1.0, 2.0),
     "show.tasks.a.review_rounds": (1, 2),
     line_of_sprint(1, "2.00", "0.50"): (None, True),
 }

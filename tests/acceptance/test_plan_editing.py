@@ -297,7 +297,7 @@ def test_a_remark_sends_the_plan_back_to_the_planner(home: Home) -> None:
 
 
 def test_a_crash_after_a_remark_leaves_the_remark_or_the_old_plan(planned: Home) -> None:
-    planned.caloron("kickoff", "go")
+    planned.caloron("sprint", "--plan-only", "go")
     terminal = Terminal(
         planned, "resume", CALORON_CRASH_AT=f"engine|edit.after_commit|1|{planned.root / 'once'}"
     )

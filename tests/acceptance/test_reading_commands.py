@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.acceptance.terminals import Terminal
 from tests.support.home import Home, does, task, writes
 
 
@@ -39,6 +40,35 @@ def test_a_running_sprint_names_the_reason_why_each_task_waits(home: Home) -> No
     assert "caloron resume" in home.caloron("status", json=False).stdout
 
 
+def test_status_and_logs_are_followed_until_the_work_ends_or_ctrl_c(home: Home) -> None:
+    first, second = home.gate("first"), home.gate("second")
+    write = f"echo began; {first.line}; echo went on; {second.line}; echo came to its end"
+    home.script(writes("a", run=write))
+    running = home.start_sprint(task("a"))
+    first.wait_for_agent()
+    watched = [Terminal(home, "status", "--watch") for _ in range(2)]
+    followed = [Terminal(home, "logs", "a", "--follow") for _ in range(2)]
+    for terminal, words in zip((*watched, *followed), ["InProgress"] * 2 + ["began"] * 2,
+                               strict=True):  # fmt: skip
+        terminal.read_until(words)
+    first.open()
+    for terminal in followed:
+        terminal.read_until("went on")
+    for terminal in (watched[0], followed[0]):
+        terminal.interrupt()
+        code, screen = terminal.end()
+        assert (code, "Traceback" in screen) == (0, False), screen
+    second.open()
+    assert running.wait().code == 0
+    code, screen = followed[1].end()
+    assert code == 0
+    assert screen.count("came to its end") == screen.count("went on") == 1
+    code, screen = watched[1].end()
+    assert (code, "ended, 1 of 1 task done" in screen) == (0, True), screen
+    for command in (("status", "--watch"), ("logs", "a", "--follow")):
+        assert home.caloron(*command).code == 2
+
+
 def test_after_the_end_only_unfinished_tasks_have_a_reason(
     home: Home,
 ) -> None:
@@ -48,15 +78,12 @@ def test_after_the_end_only_unfinished_tasks_have_a_reason(
     assert tasks.keys() == {"bad", "after"}
     assert tasks["bad"]["status"] == "Escalated"
     assert "exit code 9: no disk" in tasks["bad"]["why"]
-    assert tasks["after"] == {"id": "after", "status": "Blocked", "why": "held by bad"}
+    assert (tasks["after"]["status"], tasks["after"]["why"]) == ("Blocked", "held by bad")
     (good,) = home.data("why", "good")["tasks"]
     assert (good["status"], good["why"]) == ("Done", "")
     assert home.caloron("why", "ghost").code == 3
     status = home.data("status")["last_sprint"]
     assert (status["completed_tasks"], status["total_tasks"], status["phase"]) == (1, 3, "ended")
-    text = home.caloron("status", json=False).stdout
-    assert "Escalated" in text
-    assert "1/3 tasks done" in text
 
 
 def test_logs_show_every_attempt_of_a_task_in_order(home: Home) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from tests.support.home import Home, does, task, writes
+from tests.support.home import Home, task, writes
 from tests.support.wait import wait_for
 
 
@@ -36,16 +35,15 @@ def test_a_sprint_without_an_engine_is_shown_as_stopped_with_its_work_time(
     running = home.start_sprint(task("a"))
     writing.wait_for_agent()
     assert home.data("history")["sprints"][0]["outcome"] == "running"
-    assert home.data("report")["standing"] == "running"
+    assert home.data("report")["outcome"] == "running"
     getattr(running, how)()
     if how == "kill":
         # Its agent lives on; while it does, the sprint is not stopped.
-        assert home.data("report")["standing"] == "without an engine"
+        assert home.data("report")["outcome"] == "without an engine"
         writing.open()
         wait_for(lambda: not home.processes("shim.py"), "the agent is done")
     report = home.data("report")
-    assert (report["standing"], report["running"]) == ("stopped", False)
-    assert "\n  stopped: began" in text(home, "report")
+    assert report["outcome"] == "stopped"
     (row,) = report["tasks"]
     doing = {
         "interrupt": "an agent is writing the change",
@@ -59,7 +57,6 @@ def test_a_sprint_without_an_engine_is_shown_as_stopped_with_its_work_time(
         assert min(row["elapsed_s"], report["agent_s"]) >= 1
     (sprint,) = home.data("history")["sprints"]
     assert (sprint["outcome"], sprint["exit_code"]) == ("stopped", None)
-    assert "stopped (continue: caloron resume demo-1)" in text(home, "history")
 
 
 def test_the_log_of_an_interrupted_run_is_its_own(home: Home) -> None:
@@ -105,15 +102,12 @@ def test_a_red_main_shows_the_failing_test_and_a_remedy(home: Home) -> None:
         # The report shows the line that verifies, which draws the ruler.
         assert ruler not in page or command == "report"
     assert "1 failed: tests/test_x.py::test_y" in text(home, "status")
-    assert "main before: red (2 of 2 runs)" in pages["report"]
-    assert "0 of 0 runs" not in pages["report"]
+    assert home.data("report")["main_before"] == "red (2 of 2 runs)"
     last, first = home.data("history")["sprints"]
     assert (last["outcome"], last["exit_code"], last["phase"]) == ("failed", 8, "ended")
-    assert last["reason"] == "main is red before the sprint: 1 failed: tests/test_x.py::test_y"
-    assert (first["outcome"], first["exit_code"], first["reason"]) == ("ended", 0, "")
-    listed = text(home, "history")
-    assert "0/0 tasks, failed (exit code 8)" in listed
-    assert last["reason"] in listed
+    assert last["failure"] == "main is red before the sprint: 1 failed: tests/test_x.py::test_y"
+    assert (first["outcome"], first["exit_code"], first["failure"]) == ("ended", 0, "")
+    assert last["failure"] in text(home, "history")
 
 
 def test_a_disabled_verification_is_not_reported_as_missing_tests(home: Home) -> None:
@@ -121,7 +115,7 @@ def test_a_disabled_verification_is_not_reported_as_missing_tests(home: Home) ->
     ran = home.caloron("sprint", "go", "--yes", "--plan", str(home.plan(task("a"))), json=False)
     assert ran.code == 0, ran
     for page in (ran.stdout + ran.stderr, text(home, "status")):
-        assert "switched off (verify = none)" in page.replace("SWITCHED OFF", "switched off")
+        assert "switched off (verify = none)" in page.lower()
         assert "no tests were found" not in page
 
 
@@ -131,7 +125,7 @@ def test_times_are_local_for_people_and_utc_for_programs(finished: Home) -> None
     assert began.utcoffset() == timedelta(0)
     report = finished.caloron("report", json=False, TZ="XYZ-07:00").stdout
     local = began + timedelta(hours=7)
-    assert f"began {local:%Y-%m-%d %H:%M} XYZ" in report
+    assert f"({local:%Y-%m-%d %H:%M} to " in report
     assert "UTC" not in report
 
 
@@ -139,27 +133,6 @@ def test_the_time_that_agents_worked_is_not_rounded_to_minutes(finished: Home) -
     data = finished.data("report")
     assert data["agent_s"] == pytest.approx(sum(a["time_s"] for a in data["agents"]), abs=0.2)
     assert f"agents worked {data['agent_s']:.0f} s" in text(finished, "report")
-
-
-def test_plurals_and_short_phrases_are_correct(home: Home) -> None:
-    home.script(does("po", output=json.dumps([task("a")])), does("implement", exit_code=1))
-    kickoff = home.caloron("sprint", "go", "--plan-only")
-    assert kickoff.code in (0, 11), kickoff
-    assert "demo-1: its plan waits for your approval (caloron resume demo-1)" in text(
-        home, "status"
-    )
-    assert home.caloron("resume", "demo-1", "--yes").code == 10
-    agents = dict(line.split(maxsplit=1) for line in text(home, "agents").splitlines())
-    assert agents["planner-1"].startswith("1 sprint ")
-    assert "demo: 1 sprint\n" in text(home, "metrics")
-    opened = [e["what"] for e in home.data("trace", "a")["events"] if "opened" in e["what"]]
-    assert opened == ["its issue was opened", "an issue that asks for a person was opened"]
-
-
-def test_the_report_names_the_command_that_shows_each_merged_pull_request(finished: Home) -> None:
-    (row,) = finished.data("report")["tasks"]
-    assert f"      $ caloron pr show {row['pr_number']}\n" in text(finished, "report")
-    assert finished.caloron("pr", "show", str(row["pr_number"])).code == 0
 
 
 def test_cycles_and_settings_show_the_time_of_the_reader(finished: Home) -> None:

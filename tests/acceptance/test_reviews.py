@@ -172,7 +172,7 @@ def test_nothing_reaches_main_before_a_person_approves_it_where_people_review_al
     assert home.files() == {}
     assert {home.reviews(int(pull_of(home, name)))[-1][0] for name in "ac"} == {"approved"}
     a, c = pull_of(home, "a"), pull_of(home, "c")
-    waiting = {item["task"]: item for item in home.data("inbox")["needs"] if item["task"]}
+    waiting = {item["task"]: item for item in home.data("inbox")["items"] if item["task"]}
     assert {name: item["kind"] for name, item in waiting.items()} == {"a": "review", "c": "review"}
     assert waiting["a"]["holds"] == ["b"]
     approve = f"pr review {a} --approve"

@@ -75,7 +75,7 @@ def test_every_view_has_the_same_numbers_of_a_stopped_killed_and_rejected_sprint
     work = _common_value({
         "end": ended.data["work_time_s"], "report": report["kpis"]["work_time_s"],
         "retro": retro["kpis"]["work_time_s"], "metrics": metrics["avg_work_time_s"],
-        "show": show["work_time_s"],
+        "show": show["kpis"]["work_time_s"],
     })  # fmt: skip
     assert 0 < work <= total
     pages = {name: home.caloron(name, json=False).stdout for name in views}
@@ -219,10 +219,8 @@ def test_acts_of_people_are_counted_and_the_supervisor_is_named(home: Home) -> N
     assert home.caloron("pr", "review", str(pull), "--approve").code == 0
     assert home.caloron("resume").code == 0
     kpis = home.caloron("report").data["kpis"]
-    assert kpis["human_acts"] >= 1
+    assert (kpis["human_acts"], kpis["total_interventions"]) == (1, 0)
     assert kpis["clean_task_pct"] == 0
-    page = home.caloron("report", json=False).stdout
-    assert "supervisor steps: 0; acts of people: 1" in page
 
 
 def test_an_earlier_sprint_and_its_planner_have_the_same_numbers_in_every_view(home: Home) -> None:

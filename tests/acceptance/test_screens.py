@@ -1,10 +1,15 @@
-"""Every table of a finished sprint fits a narrow terminal, and keeps all that a wide one shows."""
+"""The text of each command that shows a finished sprint: as recorded, and on a narrow terminal.
+
+`pytest --update-snapshots` records the texts again, in tests/snapshots.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +19,9 @@ from tests.support.home import Home, does, task, writes
 _COMMANDS = (
     "status", "why", "history", "inbox", "agents", "agents show checkout-page",
     "agents show reviewer-1", "issue list", "pr list", "logs checkout-page --tail 20",
-    "logs checkout-page --sprint 1", "trace checkout-page", "trace po --sprint 1", "retro",
-    "retro --sprint 1", "report", "report 1", "show 1", "show 2", "metrics", "state show",
-    "config list", "projects list", "schedule list -c scheduler.json", "agents -o table",
-    "history -o table", "issue list -o table", "state show -o table",
+    "logs checkout-page --sprint 1", "trace checkout-page", "trace planner --sprint 1", "retro",
+    "retro 1", "report", "report 1", "show 1", "show 2", "metrics", "state show",
+    "config list", "project list", "schedule list -c scheduler.json",
 )  # fmt: skip
 
 
@@ -62,6 +66,43 @@ def test_a_table_fits_the_terminal_and_loses_nothing(shop: Home, command: str) -
     assert [line for line in too_long if not _is_copied(line) and line not in printed] == []
     piped = shop.caloron(*command.split(), json=False).stdout
     assert _words(piped) - _words(screen) == Counter()
+
+
+#: The settings and sizes of files differ between machines.
+_RECORDED = [command for command in _COMMANDS if command not in ("config list", "state show")]
+
+
+@pytest.mark.parametrize("command", _RECORDED)
+def test_the_text_of_a_command_is_as_recorded(
+    shop: Home, command: str, request: pytest.FixtureRequest
+) -> None:
+    snapshot = _SNAPSHOTS / f"{re.sub('[^a-z0-9]+', '_', command).strip('_')}.txt"
+    text = _normalized(shop, shop.caloron(*command.split(), json=False).stdout)
+    if command.startswith("trace"):
+        # The forge and the agents go on at the same time.
+        text = "\n".join(sorted(set(text.split("\n"))))
+    if request.config.getoption("--update-snapshots"):
+        snapshot.parent.mkdir(exist_ok=True)
+        snapshot.write_text(text)
+    assert text == snapshot.read_text(), "if this is meant: pytest --update-snapshots"
+
+
+_SNAPSHOTS = Path(__file__).parents[1] / "snapshots"
+#: Texts that differ between two runs, and their names in a snapshot.
+_CHANGING = (
+    (r"\d{4}-\d\d-\d\d", "DATE"), (r"\d{4}-W\d\d", "WEEK"), (r"\d\d:\d\d(:\d\d)?", "TIME"),
+    (r"\b\d+(\.\d+)? (h|min|s)\b( \d+ (min|s)\b)?", "DURATION"), (r"engine-\d+", "ENGINE"),
+    (r"\b[0-9a-f]{12,40}\b", "COMMIT"), (r"\b\d+(\.\d+)? [kM]?B\b", "SIZE"),
+    # Durations of different length move the columns.
+    (r"(?<=\S) {2,}", "  "),
+)  # fmt: skip
+
+
+def _normalized(home: Home, text: str) -> str:
+    text = text.replace(str(home.root), "HOME")
+    for changing, name in _CHANGING:
+        text = re.sub(changing, name, text)
+    return text
 
 
 def _is_copied(line: str) -> bool:

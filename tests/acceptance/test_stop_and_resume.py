@@ -225,7 +225,7 @@ def _killed_with_an_agent_at_work(home: Home) -> int:
     running = home.start_sprint(task("a"))
     home.gate("writing").wait_for_agent()
     running.kill()
-    (agent,) = home.caloron("status").data["last_sprint"]["running"]
+    (agent,) = home.caloron("status").data["last_sprint"]["orphaned_agents"]
     assert (agent["task"], agent["role"]) == ("a", "implement")
     assert process_lives(agent["pid"])
     return int(agent["pid"])
@@ -240,11 +240,11 @@ def test_an_agent_that_outlives_its_engine_is_named_until_resume_adopts_it(home:
         assert "caloron stop" in text
         assert "stopped" not in text, command
     assert "without an engine" in home.caloron("history", json=False).stdout
-    (agent,) = home.caloron("why").data["running"]
+    (agent,) = home.caloron("why").data["orphaned_agents"]
     assert agent["pid"] == pid
     resumed = home.start("resume")
-    wait_for(lambda: home.caloron("status").data["held_by"], "an engine drives it again")
-    assert home.caloron("status").data["last_sprint"]["running"] == []
+    wait_for(lambda: home.caloron("status").data["engine"], "an engine drives it again")
+    assert home.caloron("status").data["last_sprint"]["orphaned_agents"] == []
     home.gate("writing").open()
     assert resumed.wait().code == 0
     assert home.attempts("implement") == 1, "the same agent came to its end"
@@ -261,7 +261,7 @@ def test_stop_ends_an_agent_whose_engine_was_killed(home: Home) -> None:
     assert stopped.data == expected
     assert not process_lives(pid)
     assert home.processes() == []
-    assert home.caloron("status").data["last_sprint"]["running"] == []
+    assert home.caloron("status").data["last_sprint"]["orphaned_agents"] == []
     assert home.caloron("stop").data["stopped"] is False
     home.gate("writing").open()
     assert home.caloron("resume").code == 0

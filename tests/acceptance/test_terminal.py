@@ -20,7 +20,7 @@ def test_a_plan_that_is_declined_is_kept_and_runs_after_resume_says_yes(home: Ho
     assert "waits for approval" in screen
     assert "caloron discard" in screen
     assert home.issues() == []
-    assert "your yes" in home.caloron("why").data["why"]
+    assert "your approval" in home.caloron("why").data["why"]
 
     code, screen = Terminal(home, "resume").end(("Run these 2 tasks?", "y"))
     assert code == 0, screen

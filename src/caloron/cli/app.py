@@ -53,7 +53,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "why": ("inspect.status:why", "Show what each unfinished task waits for."),
         "logs": ("inspect.task:logs", "Show the output of the agents of a task."),
         "trace": ("inspect.task:trace", "Show every event of a task in order."),
-        "agents": ("inspect.agents:agents", "Show agents with attempts, time and cost."),
+        "agents": ("inspect.agents:agents", "List agents with attempts, time and cost."),
     },
     "Review and decide": {
         "inbox": ("inspect.report:inbox", "List what needs you, with the commands for it."),
@@ -67,6 +67,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "history": ("inspect.status:history", "List the sprints so far."),
         "retro": ("inspect.outcome:retro", "Show the retro of a sprint."),
         "metrics": ("inspect.outcome:metrics", "Show the numbers of all sprints together."),
+        "revert": ("sprint.revert:revert", "Revert merged work of a sprint or a task."),
         "discard": ("sprint.discard:discard", "Cancel what is left of a sprint."),
     },
     "Project and settings": {
@@ -85,7 +86,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "stage": ("graph.stage:stage", "List, run, add and test the stages of graphs."),
         "schedule": ("graph.schedule:schedule", "Run graphs at the times of a schedule."),
         "noether": ("graph.stage:noether", "Register built-in stages with Noether."),
-        "serve": ("serve:serve", "Start agents for other programs, over HTTP."),
+        "serve": ("serve:serve", "Serve HTTP, and start agents for other programs."),
         "harness": ("serve:harness", "Run one agent in a clone, outside of a sprint."),
     },
     "Agent state": {
@@ -93,7 +94,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "agent_state.command:agent_state",
             "Keep an agent's queue, diary, dashboard and retros.",
         ),
-        "cycle": ("cycle:cycle", "Track an agent's work cycles across restarts."),
+        "cycle": ("cycle:cycle", "Number the wakes of an agent across restarts."),
     },
     "Tool": {
         "help": ("meta:help_command", "Show the help of a command."),
@@ -241,6 +242,8 @@ class Name(click.ParamType[str]):
         from click.shell_completion import CompletionItem
 
         project = ctx.params.get("project") or ctx.meta.get("caloron.project")
+        # No note may come between the words that the user types.
+        on_fallback.clear()
         with suppress(CaloronError, OSError):
             return [CompletionItem(n) for n in self._known(project) if n.startswith(incomplete)]
         return []
@@ -259,7 +262,7 @@ class Name(click.ParamType[str]):
                 return FRAMEWORKS
         with reading.ledger_if_any(find_project(project)) as connection:
             rows = reading.rows(connection, f"{self.name}_names") if connection else []
-            return [row[0] for row in rows]
+            return [str(row[0]) for row in rows]
 
 
 TASK, SETTING, FRAMEWORK, PROJECT, SPRINT = map(
@@ -373,6 +376,9 @@ class Command(click.Command):
                 option.help = f"{(option.help or '').rstrip('.')} ({option.type.words})."
         text = _LISTS.sub("\n\n\b\n", inspect.cleandoc(help or ""))
         super().__init__(name, params=[*own, *_GLOBAL], help=text, **attrs)
+
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:
+        return ["-h", "--help"]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not isinstance(self, click.Group):
@@ -551,7 +557,6 @@ class LazyGroup(Group):
 @click.group(
     cls=LazyGroup,
     invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
     examples=[
         "caloron doctor",
         'caloron sprint "Add a discount code to the basket"',

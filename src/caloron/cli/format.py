@@ -33,13 +33,6 @@ def size(count: int) -> str:
     return f"{amount:.1f} TB"
 
 
-def utc(moment: float, timespec: str = "seconds") -> str:
-    """A moment in the data of a command: ISO 8601, in UTC."""
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(moment, UTC).isoformat(timespec=timespec)
-
-
 def local_time(iso: str | None) -> str:
     """A time of a command's data, which is in UTC, in the time zone of the user."""
     from datetime import datetime
@@ -47,3 +40,13 @@ def local_time(iso: str | None) -> str:
     from caloron.domain.reporting.waiting import clock_time
 
     return clock_time(datetime.fromisoformat(iso).timestamp()) if iso else ""
+
+
+def local_times(began: str, ended: str | None) -> str:
+    """From when to when something lasted, with the day once if it is the same."""
+    start, end = local_time(began), local_time(ended)
+    if not end:
+        return f"since {start}"
+    day, time, zone = start.split(" ", 2)
+    same_day = end.startswith(day) and end.endswith(zone)
+    return f"{day} {time} to {end.removeprefix(day).lstrip()}" if same_day else f"{start} to {end}"

@@ -21,7 +21,7 @@ DRY_RUN = 9
 FORMATS = ("text", "json", "table")
 COLORS = ("auto", "always", "never")
 #: Raised when a published field changes its name or its type.
-SCHEMA = 2
+SCHEMA = 3
 _LONGEST_MESSAGE = 4000
 #: The text of an answer: as it is to be printed, or lines that a narrow terminal may fold, or a
 #: function that returns either, called only if the text is printed.
@@ -75,13 +75,15 @@ def success(command: str, data: Mapping[str, Any], text: Text, *, raw: bool = Fa
     """Print a result; `raw` text is for another program, byte for byte."""
     if wants_json():
         _print_envelope({"ok": True, "command": command, "data": data})
-    elif shown := _shown(text() if callable(text) else text, raw=raw):
-        shown = shown if raw else colored(shown)
+    elif shown := text_of(text, raw=raw):
+        shown = shown if raw else colored(shown, sys.stdout)
         if not _pager(shown):
-            _print(shown)
+            _echo(shown, sys.stdout, raw=True)
 
 
-def _shown(text: str | Sequence[str], *, raw: bool) -> str:
+def text_of(text: Text, *, raw: bool = False) -> str:
+    """The text of an answer as it is printed."""
+    text = text() if callable(text) else text
     if isinstance(text, str):
         return text if raw else printable(text)
     from caloron.cli.render import fitted
@@ -95,7 +97,7 @@ def dry_run(command: str, actions: Sequence[Mapping[str, Any]]) -> int:
         envelope = {"ok": True, "command": command, "dry_run": True}
         _print_envelope(envelope | {"planned_actions": [dict(action) for action in actions]})
     else:
-        _print(printable("\n".join(map(_planned, actions)) or "would change nothing"))
+        _echo(printable("\n".join(map(_planned, actions)) or "would change nothing"), sys.stdout)
     return DRY_RUN
 
 
@@ -116,7 +118,7 @@ def failure(
     if not wants_json():
         lines = [f"error: {_shortened(printable(message))}"]
         lines += [f"hint: {_shortened(printable(hint))}"] if hint else []
-        click.echo(colored("\n".join(lines), sys.stderr), err=True)
+        _echo("\n".join(lines), sys.stderr)
         return
     envelope: dict[str, Any] = {"ok": False, "command": command}
     if data is not None:
@@ -131,8 +133,7 @@ def note(text: str) -> None:
     """Print a note on standard error, whatever the output format."""
     from caloron.cli.render import fitted
 
-    shown = colored(fitted(text), sys.stderr)
-    click.echo(shown.encode("utf-8", "replace").decode(), err=True)
+    _echo(fitted(text), sys.stderr)
 
 
 def note_once(text: str) -> None:
@@ -200,9 +201,10 @@ def _pager(text: str) -> bool:
     return True
 
 
-def _print(text: str) -> None:
+def _echo(text: str, stream: Any, *, raw: bool = False) -> None:
     """Print text, also text that came from bytes which are not UTF-8."""
-    click.echo(text.encode("utf-8", "replace").decode())
+    shown = text if raw else colored(text, stream)
+    click.echo(shown.encode("utf-8", "replace").decode(), file=stream, color=True)
 
 
 def _shortened(text: str) -> str:

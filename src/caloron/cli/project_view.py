@@ -8,14 +8,13 @@ import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from datetime import datetime, timedelta
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from caloron.errors import CaloronError, InUse, NotFound, StoreError
 from caloron.ledger import reading
-from caloron.ledger.legacy import LegacySprint, find_legacy_sprint, legacy_sprints
+from caloron.ledger.legacy import find_legacy_sprint, legacy_sprints
 from caloron.ledger.locate import ProjectPaths, current_project_name, find_project, home
 from caloron.ledger.reading import open_ledger
 from caloron.store import log
@@ -26,9 +25,8 @@ if TYPE_CHECKING:
     from caloron.domain.model.sprint import State
     from caloron.domain.reporting.inbox import InboxItem
     from caloron.ledger.projects import Project
+    from caloron.ledger.views import AgentProcess, Standing
 
-#: The displayed phase of a sprint whose engine was killed while its agents still run.
-WITHOUT_ENGINE = "without an engine"
 #: The record of a forge before the first sprint on it.
 UNKNOWN_FORGE = {
     "kind": "local", "url": "", "main": "main", "author": "caloron", "reviewer": "caloron",
@@ -77,45 +75,6 @@ def _refuse_imported(project: ProjectPaths, sprint: str | None) -> None:
     )
 
 
-def imported_sprint(sprint: LegacySprint, *fields: str) -> dict[str, Any]:
-    """These fields of a sprint imported from an older version; null: it was not recorded."""
-    from caloron.domain.compat.legacy_sprints import summary_of
-
-    summary = summary_of(sprint.record)
-    outcome = "failed" if summary.exit_code else "ended"
-    known: dict[str, Any] = {
-        "sprint_id": sprint.id,
-        "number": sprint.number,
-        "goal": summary.goal,
-        "phase": outcome,
-        "outcome": outcome,
-        "exit_code": summary.exit_code,
-        "reason": "",
-        "stopped": f"it ended with exit code {summary.exit_code}" if summary.exit_code else "",
-        "started_at": _began(summary.completed_at, summary.duration_s),
-        "completed_at": summary.completed_at or None,
-        "duration_s": summary.duration_s,
-        "completed_tasks": summary.completed,
-        "total_tasks": summary.total,
-        "failed_tasks": summary.failed,
-        "avg_clarity": summary.clarity,
-        "supervisor_events": summary.interventions,
-        "tools_used": dict.fromkeys(summary.tools, 1),
-        "blockers": list(summary.blockers),
-        "tasks": [],
-        "adopted": True,
-    }
-    return {name: known.get(name) for name in fields}
-
-
-def _began(completed_at: str, duration_s: float) -> str | None:
-    try:
-        ended = datetime.fromisoformat(completed_at)
-        return (ended - timedelta(seconds=duration_s)).isoformat(timespec="seconds")
-    except (ValueError, OverflowError):
-        return None
-
-
 def known_forge(project: ProjectPaths) -> dict[str, str]:
     """The record of the forge from the start of the last sprint."""
     with reading.ledger_if_any(project) as connection:
@@ -124,9 +83,18 @@ def known_forge(project: ProjectPaths) -> dict[str, str]:
     return UNKNOWN_FORGE | known
 
 
+def standing_of(project: ProjectPaths, connection: sqlite3.Connection, sprint: str) -> Standing:
+    """What a sprint's own rows do not show: its engine, its forge, its orphaned agents."""
+    return {
+        "running": is_running(project, sprint),
+        "outage": str(reading.read_outage(connection, sprint) or ""),
+        "orphaned_agents": orphaned_agents(project, connection, sprint),
+    }
+
+
 def orphaned_agents(
     project: ProjectPaths, connection: sqlite3.Connection, sprint: str = ""
-) -> list[dict[str, Any]]:
+) -> list[AgentProcess]:
     """The running agents of a sprint, or of any, that no engine drives.
 
     The agents of a sprint that `caloron tick` drives are meant to run between two ticks.
@@ -145,17 +113,24 @@ def orphaned_agents(
     from caloron.agents.supervise import launch
     from caloron.domain.model.roles import WorkId
 
-    agents = []
+    agents: list[AgentProcess] = []
     for row in rows:
         pid = launch.agent_pid(project.runs / row["id"] / str(row["token"]))
         if pid:
             work = WorkId.parse(row["id"])
-            agent = {"sprint_id": work.sprint, "number": row["number"], "task": work.task}
-            agents.append(agent | {"role": work.role, "pid": pid})
+            agents.append(
+                {
+                    "sprint_id": work.sprint,
+                    "number": row["number"],
+                    "task": work.task,
+                    "role": work.role,
+                    "pid": pid,
+                }
+            )
     return agents
 
 
-def orphan_line(agent: dict[str, Any]) -> str:
+def orphan_line(agent: AgentProcess) -> str:
     return (
         f"The engine was killed; agent {agent['task']} ({agent['role']}) still runs as process"
         f" {agent['pid']}: `caloron resume {agent['sprint_id']}` takes it over,"
@@ -163,7 +138,7 @@ def orphan_line(agent: dict[str, Any]) -> str:
     )
 
 
-def with_orphans(item: InboxItem, agents: list[dict[str, Any]], flags: str) -> InboxItem:
+def with_orphans(item: InboxItem, agents: list[AgentProcess], flags: str) -> InboxItem:
     """An inbox item that names the orphaned agents of its sprint: that sprint is not stopped."""
     if item.kind != "resume" or not agents:
         return item
@@ -196,13 +171,6 @@ def is_running(project: ProjectPaths, sprint: str) -> bool:
     """True while an engine drives this sprint."""
     engine = holder(project.engine_lock)
     return engine is not None and engine.get("sprint") == sprint
-
-
-def display_phase(phase: str, *, running: bool, orphans: bool = False) -> str:
-    """The phase as people see it: without an engine a sprint is stopped."""
-    if running or phase == "ended":
-        return phase
-    return WITHOUT_ENGINE if orphans else "stopped"
 
 
 def project_flag(paths: ProjectPaths, project: str | None) -> str:

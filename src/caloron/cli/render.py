@@ -364,7 +364,22 @@ table { border-collapse: collapse; display: block; overflow-x: auto; }
 th, td { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid #8884; }
 code { display: block; font: 13px/1.5 ui-monospace, monospace; overflow-wrap: anywhere; }
 code.command { background: #8882; padding: .2rem .5rem; margin: .2rem 0; border-radius: 4px; }
+.good { color: light-dark(#1a7f37, #3fb950); } .bad { color: light-dark(#cf222e, #f85149); }
+.good, .bad { font-weight: 600; }
+@media (max-width: 45rem) {
+  tr:first-child { display: none; }
+  tbody, tr, td { display: block; border: 0; padding: 0; }
+  tr { border-bottom: 1px solid #8884; padding: .5rem 0; }
+  td:first-child { font-weight: 600; }
+  td:not(:first-child)::before { content: attr(data-name) ": "; opacity: .7; }
+}
 """.strip()
+
+#: The words of a result that have a colour.
+_TONES = {
+    **dict.fromkeys(("green", "Done", "improved"), "good"),
+    **dict.fromkeys(("red", "red, allowed", "Escalated", "failed", "degraded"), "bad"),
+}
 
 #: Nothing is loaded from anywhere, whatever the texts in the page hold.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -391,12 +406,20 @@ def as_html(page: Page) -> str:
 def _html_table(rows: Sequence[Sequence[str]]) -> list[str]:
     if len(rows) < 2:
         return []
-    lines, tag = ["<table>"], "th"
-    for row in rows:
-        texts = [_html_link(_safe(c), c.file) if isinstance(c, Linked) else _safe(c) for c in row]
-        lines.append("<tr>" + "".join(f"<{tag}>{text}</{tag}>" for text in texts) + "</tr>")
-        tag = "td"
+    head, *body = rows
+    names = "".join(f"<th>{_safe(name)}</th>" for name in head)
+    lines = [f"<table><tr>{names}</tr>"]
+    for row in body:
+        # A narrow screen has no room for columns: there each cell stands below its name.
+        cells = (_html_cell(name, cell) for name, cell in zip(head, row, strict=True))
+        lines.append(f"<tr>{''.join(cells)}</tr>")
     return [*lines, "</table>"]
+
+
+def _html_cell(name: str, cell: str) -> str:
+    text = _html_link(_safe(cell), cell.file) if isinstance(cell, Linked) else _safe(cell)
+    tone = f' class="{_TONES[cell]}"' if cell in _TONES else ""
+    return f'<td data-name="{_safe(name)}"{tone}>{text}</td>'
 
 
 def _html_link(text: str, file: str) -> str:

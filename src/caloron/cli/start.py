@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import sys
 from contextlib import suppress
@@ -12,6 +13,10 @@ def run() -> None:
     """Run the command line of this process, and end the process with the exit code."""
     # Imported modules never become garbage, so collecting during the start is wasted time.
     gc.disable()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal may lack a letter of a goal.
+            stream.reconfigure(errors="replace")
     code = _agent_state() if sys.argv[1:2] == ["agent-state"] else _any_command()
     if git_objects := sys.modules.get("caloron.git.objects"):
         git_objects.close_all()

@@ -14,7 +14,7 @@ import msgspec
 
 from caloron.agents.clis.registry import FRAMEWORKS, uses_model
 from caloron.domain.compat.plan_forms import Plan, parse_plan_file
-from caloron.domain.model.facts import SprintDiscarded
+from caloron.domain.model.facts import RevertRequested, SprintDiscarded
 from caloron.domain.model.plan import PlannedTask, PlanProblem
 from caloron.domain.model.sprint import (
     MainHealth,
@@ -176,6 +176,20 @@ class Session:
             self.project, self.ledger, self.forge, sprint, listener, only_effects=DISCARD_KEY
         )
         return engine.discard(by)
+
+    def revert(self, sprint: str, tasks: tuple[str, ...], by: str, listener: Listener) -> State:
+        """Revert merged tasks on the forge's main; without tasks, go on after a crash.
+
+        This starts no agent for them; the result of the revert is verified before it lands.
+        """
+        state = self.ledger.state(sprint)
+        mirror = open_mirror(self.project, self.forge)
+        sandbox_for(mirror.path, unsandboxed=state.sprint.settings.unsandboxed).check()
+        engine = self.engine(sprint, listener)
+        if tasks:
+            request = RevertRequested(by=by, tasks=tasks, at=engine.clock.now())
+            self.ledger.append_facts(sprint, [request])
+        return engine.run()
 
     def wait_for_forge(
         self,

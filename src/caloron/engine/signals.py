@@ -90,7 +90,8 @@ class LineListener:
     def transitions(self, state: State, moves: tuple[Moved, ...]) -> None:
         sprint = f"{state.sprint.id}: " if self._name_sprint else ""
         for move in moves:
-            self.message(f"{sprint}{move.task}: {move.old} → {move.new}")
+            moved = f"{move.old} → {move.new}" if move.old != move.new else move.reason
+            self.message(f"{sprint}{move.task}: {moved}")
 
     def state(self, state: State) -> None:
         """Transitions are enough."""

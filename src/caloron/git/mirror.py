@@ -235,7 +235,11 @@ class Mirror(Repository):
 
     def same_tree_as(self, commit: str, parent: str, message: str) -> str:
         """Create a commit on top of `parent` whose files are those of `commit`."""
-        revert = self._commit(self.tree(commit), (parent,), message, IDENTITY)
+        return self.commit_on(self.tree(commit), parent, message)
+
+    def commit_on(self, tree: str, parent: str, message: str) -> str:
+        """Create a commit with these files on top of another one."""
+        revert = self._commit(tree, (parent,), message, IDENTITY)
         self.keep(f"refs/caloron/reverts/{revert}", revert)
         return revert
 

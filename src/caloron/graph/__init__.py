@@ -10,7 +10,7 @@ A library of its own, which knows nothing of sprints. From text to answer it is 
 | what is in a graph file? | `parser` (`parse_graph`), `nodes` (also ids), `json_text` |
 | what is a stage? | `stage` (`StageSpec`, `define`), `stage_file`, `types`, `type_syntax` |
 | which stages exist? | `catalogue` (`Catalogue.lookup`), `stdlib` (`standard_stages`) |
-| does it fit together? | `checker/` |
+| does it fit together? | `checker`, `subtyping` |
 | may it run? | `prepare` (`prepare`, `Permissions`) |
 | what would it run? | `planning`, `drawing` |
 | how is a graph run? | `runtime/` (`run`, `Settings`, `RunLimits`), `runtime.protocols` |

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from caloron.graph.catalogue import Catalogue, resolve
-from caloron.graph.checker.checker import Called, CheckResult, check
+from caloron.graph.checker import Called, CheckResult, check
 from caloron.graph.errors import CheckError, Refused
 from caloron.graph.nodes import (
     ROOT,
@@ -27,7 +27,6 @@ from caloron.graph.stage import (
     KINDS,
     PURE,
     REMOTE_EFFECTS,
-    Effect,
     Effects,
     StageSpec,
     cost_of,
@@ -96,22 +95,29 @@ def prepare(
     if checked.errors:
         raise Refused(checked.errors)
     stages = _stages(root, catalogue, checked.called)
-    effects = [(path, effect) for path, stage in stages for effect in stage.effects]
+    needs = [(path, stage.effects, stage.capabilities) for path, stage in stages]
     remote = [path for path, node in walk(root) if isinstance(node, RemoteStage)]
-    effects += [(path, effect) for path in remote for effect in REMOTE_EFFECTS]
+    needs += [(path, REMOTE_EFFECTS, frozenset()) for path in remote]
     granted = kinds_of_words(permissions.capabilities, CAPABILITIES)
     allowed = kinds_of_words(permissions.effects, KINDS)
-    _require_capabilities(stages, granted)
-    _require_effects(effects, allowed)
+    refused = [
+        (kind, CheckError(reason, path=path))
+        for path, effects, capabilities in needs
+        for kind, reason in missing_permissions(effects, capabilities, allowed, granted)
+    ]
+    for kind in ("capabilities", "effects"):
+        if errors := [error for of, error in refused if of == kind]:
+            raise Refused(errors, kind=kind)
     cost = sum(cost_of(stage.effects) for _, stage in stages)
     _require_budget(cost, permissions.budget_cents)
+    declared = [effect for _, effects, _ in needs for effect in effects]
     has_constants = any(isinstance(node, Const) for _, node in walk(root))
     return Prepared(
         graph=graph,
         composition_id=composition_id(graph),
         root=root,
         checked=checked,
-        effects=effect_set([effect for _, effect in effects] + [PURE] * has_constants),
+        effects=effect_set(declared + [PURE] * has_constants),
         warnings=resolved.warnings + _warnings_of(root, catalogue),
         catalogue=catalogue,
         cost_cents=cost,
@@ -140,25 +146,16 @@ def untestable_effect(stage: StageSpec) -> str:
     return "" if stage.declares("Pure") or stage.code is not None else KINDS["Unknown"]
 
 
-def _require_effects(effects: list[tuple[str, Effect]], allowed: frozenset[str]) -> None:
-    errors = [
-        CheckError(f"the effect {effect.word} is not allowed", path=path)
-        for path, effect in effects
-        if allowed and effect.kind not in allowed
-    ]
-    if errors:
-        raise Refused(errors, kind="effects")
-
-
-def _require_capabilities(stages: Called, granted: frozenset[str]) -> None:
-    errors = [
-        CheckError(f"the capability {CAPABILITIES[needed]} is not granted", path=path)
-        for path, stage in stages
-        for needed in sorted(stage.capabilities)
-        if granted and needed not in granted
-    ]
-    if errors:
-        raise Refused(errors, kind="capabilities")
+def missing_permissions(
+    effects: Effects, capabilities: Iterable[str], allowed: frozenset[str], granted: frozenset[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield the kind and the reason of each refusal; nothing named allows everything."""
+    for needed in sorted(capabilities):
+        if granted and needed not in granted:
+            yield "capabilities", f"the capability {CAPABILITIES[needed]} is not granted"
+    for effect in effects:
+        if allowed and effect.kind not in allowed:
+            yield "effects", f"the effect {effect.word} is not allowed"
 
 
 def _require_budget(cost: int, budget_cents: int | None) -> None:

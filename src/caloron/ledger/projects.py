@@ -21,7 +21,7 @@ from caloron.ledger.locate import (
     projects_directory,
     require_id,
 )
-from caloron.ledger.settings import ProjectConfig, read_settings, typed
+from caloron.ledger.settings import RENAMED, ProjectConfig, read_settings, typed
 from caloron.store.files import staging, sync_directory, sync_tree, write_atomic
 
 _FORGE_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -153,5 +153,7 @@ def save_config(project: Project) -> None:
     config = msgspec.structs.asdict(project.config)
     typed(config, project.config_file)
     raw.update(config)
+    for earlier in RENAMED:
+        raw.pop(earlier, None)
     text = yaml.safe_dump(raw, sort_keys=False, allow_unicode=True, width=10_000)
     write_atomic(project.config_file, text.encode())

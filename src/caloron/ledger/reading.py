@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, cast
 
-from caloron.errors import NotFound, StoreError
+from caloron.errors import StoreError
 from caloron.ledger.upgrades import DATA_VERSION, show_in_todays_form
 from caloron.store.database import load_statements, open_read_only, restore_hint, store_error
 from caloron.store.files import read_plain
 
 if TYPE_CHECKING:
-    from caloron.domain.model.sprint import State
+    from caloron.domain.model.sprint import Sprint, State
     from caloron.domain.reporting.waiting import Outage
     from caloron.ledger.locate import ProjectPaths
 
@@ -139,40 +140,49 @@ class _Row(SimpleNamespace):
         return None
 
 
-class LightState(NamedTuple):
-    """The state of a sprint as far as `why` reads it, and the work that was started before."""
-
-    state: State
-    #: Work for which an agent was started at least once.
-    begun: frozenset[str]
-
-
-def light_state(connection: sqlite3.Connection, running: str = "") -> LightState:
-    """Read the sprint that runs, else the last one."""
-    # `status` opens a ledger without the domain and the queue.
-    from caloron.domain.model.status import Step
-    from caloron.store import queue
-
+def light_state(connection: sqlite3.Connection, running: str = "") -> State | None:
+    """Read the sprint that runs, else the last one, without the work that waits in the queue."""
     data = value(connection, "light_sprint", running=running)
     if data is None:
-        raise NotFound("this project has no sprint yet", hint='caloron sprint "<goal>"')
+        return None
+    sprint = _light_sprint(data)
+    tasks = []
+    for row in rows(connection, "light_tasks", sprint=sprint.id):
+        task = _read(row["data"])
+        task.id, task.status = task.plan.id, row["status"]
+        tasks.append(task)
+    state: Any = _Row(sprint=sprint, tasks={task.id: task for task in tasks})
+    return cast("State", state)
+
+
+def _light_sprint(data: bytes) -> Any:
     sprint = _read(data)
     approval = sprint.planning.approval
     sprint.plan_issue = approval.number if approval else None
     sprint.plan_declined = approval.declined if approval else ""
     sprint.availability.providers = vars(sprint.availability.providers)
-    tasks = [_read(row["data"]) for row in rows(connection, "light_tasks", sprint=sprint.id)]
-    for task in tasks:
-        task.id, task.step = task.plan.id, Step(task.step)
+    return sprint
+
+
+def add_queue(connection: sqlite3.Connection, state: State) -> frozenset[str]:
+    """Add the queue to a light state; return the work for which an agent was ever started."""
+    # `status` opens a ledger without the domain and the queue.
+    from caloron.domain.model.status import Step
+    from caloron.store import queue
+
+    light: Any = state.tasks
+    for task in light.values():
+        task.step = Step(task.step)
         task.status = task.step.status
-    scope = f"{sprint.id}/"
-    state: Any = _Row(
-        sprint=sprint,
-        tasks={task.id: task for task in tasks},
-        queued=queue.pending(connection, scope),
-        ended=queue.ended(connection, scope),
-    )
-    return LightState(state, frozenset(queue.attempts(connection, scope)))
+    scope = f"{state.sprint.id}/"
+    state.queued, state.ended = queue.pending(connection, scope), queue.ended(connection, scope)
+    return frozenset(queue.attempts(connection, scope))
+
+
+def last_sprints(connection: sqlite3.Connection, limit: int) -> Iterator[tuple[Sprint, int, int]]:
+    """Return the newest sprints, each with the number of its done tasks and of all tasks."""
+    for row in rows(connection, "history", limit=limit):
+        yield _light_sprint(row["data"]), row["done"], row["total"]
 
 
 def _read(data: bytes) -> Any:

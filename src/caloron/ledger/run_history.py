@@ -227,7 +227,7 @@ class _ItemRuns:
         code = int(payload.get("exit_code", 0))
         problem = str(payload.get("over") or "")
         if payload.get("timed_out"):
-            problem = "it ran out of time"
+            problem = "it timed out"
         elif code and not problem:
             line = str(payload.get("last_line") or "")
             line = line if self._role == "verify" else closing_words(line)

@@ -111,36 +111,25 @@ class ProjectConfig(msgspec.Struct, kw_only=True):
     """The content of a project's `config.yml`; every field but the name has a default."""
 
     name: Name
-    #: The user's own repository when the forge is local, else `owner/name` on the forge.
     repo: Line = ""
     forge: ForgeKind = "local"
-    #: The API root of the forge, or the address of its pages.
     host: WebAddress = ""
-    #: The token of our account, in a variable or a file; neither: git's credential helper.
     token_env: Variable = ""
     token_file: Line = ""
-    #: The second account, whose reviews count as such on the forge.
     reviewer_token_env: Variable = ""
     reviewer_token_file: Line = ""
-    #: Certificates that signed the forge's own, if the system does not have them.
     ca_file: Line = ""
-    #: The address for git, such as over SSH, instead of the forge's https address.
     git_url: GitAddress = ""
-    #: A clone of the repository on this disk, for `caloron apply` and commands given inside it.
     checkout: Line = ""
-    #: Logins that may give commands on the forge; empty: its owner and accounts with write access.
     people: Words = msgspec.field(default_factory=list)
-    #: The address for the forge's webhooks; empty: none.
     webhook: Listen = ""
     webhook_secret_env: Variable = ""
     backend: Line = "direct"
     framework: Line = "stub"
     work_dir: Line = ""
     created_at: Line = ""
-    #: One shell line that tests the merged result; empty: detected; `none`: nothing is verified.
     verify: Line = ""
     parallel: Slots = 4
-    #: The argv of framework `command`.
     command: Words = msgspec.field(default_factory=list)
     stub_fixture: Line = ""
     timeout_s: Seconds = 1800.0
@@ -149,47 +138,89 @@ class ProjectConfig(msgspec.Struct, kw_only=True):
     stall_threshold_m: Minutes = 20.0
     probe_grace_s: Seconds = 300.0
     max_fix_rounds: Rounds = 3
-    #: How a change gets onto main: a `merge` commit, one commit (`squash`), or its own (`rebase`).
     merge_style: MergeStyle = "merge"
-    #: A person has to approve each merge, besides the reviewing agent.
     require_human_review: YesNo = False
     lease_s: Seconds = 30.0
     poll_s: Seconds = 1.0
     output_cap_mb: Megabytes = 64
-    #: Environment variables that agents get, such as the key of their model.
     pass_env: Words = msgspec.field(default_factory=list)
     git_name: Line = ""
     git_email: Line = ""
-    #: One shell line that installs dependencies; empty: detected; `none`: nothing.
     setup: Line = ""
     setup_timeout_s: Seconds = 1800.0
-    #: The network of agents: `model` (the hosts of their model and `allow_hosts`), `full`, `none`.
     network: NetworkPolicy = "model"
-    #: Other policies by role, as `role=policy`.
     network_roles: Words = msgspec.field(default_factory=lambda: ["setup=public", "verify=none"])
-    #: Hosts besides those of the model: `host`, `host:port`, `*.domain`, `127.0.0.1:port`.
     allow_hosts: Words = msgspec.field(default_factory=list)
-    #: Files and folders outside the workspace that agents may read.
     read_only: Words = msgspec.field(default_factory=list)
     memory_mb: Amount = 4096
     max_processes: Amount = 512
     max_file_mb: Amount = 2048
     disk_mb: Amount = 10_240
-    #: The largest cost of a sprint, and of one attempt.
     budget_usd: Dollars = 20.0
     run_budget_usd: Dollars = 2.0
-    #: The model that agents use; empty: the framework's own choice. By role: `role=model`.
     model: Line = ""
     model_roles: Words = msgspec.field(default_factory=list)
-    #: The author of the retro: `rules` alone, or also a `model`; `auto`: a model if one drives
-    #: the framework.
     retro: RetroBy = "auto"
-    #: When the terminal of a sprint is closed: stop it, or continue it in the background.
     on_hangup: OnHangup = "stop"
-    #: Workspaces that are prepared in advance.
     pool: Pool = 2
 
 
+#: What each setting means, in the order of the file.
+DESCRIPTIONS = {
+    "name": "name of the project",
+    "repo": "your repository: a folder for the local forge, else OWNER/NAME on the forge",
+    "forge": "where issues, pull requests and merges are",
+    "host": "API root or address of the forge",
+    "token_env": "variable with the token of the account that writes",
+    "token_file": "file with that token; without both, git's credential helper is asked",
+    "reviewer_token_env": "variable with the token of the account that reviews",
+    "reviewer_token_file": "file with that token",
+    "ca_file": "certificates that signed the forge's own",
+    "git_url": "address for git, such as over SSH",
+    "checkout": "your clone on this disk, for `caloron apply`",
+    "people": "who may command on the forge; empty: accounts with write access",
+    "webhook": "address for the forge's webhooks",
+    "webhook_secret_env": "variable with the secret that signs webhooks",
+    "backend": "where the state is kept",
+    "framework": "agent CLI that works on tasks",
+    "work_dir": "folder of the project's files",
+    "created_at": "when the project was created",
+    "verify": "shell line that tests a result; `none`: nothing is verified",
+    "parallel": "agents at the same time",
+    "command": "command line of framework `command`",
+    "stub_fixture": "script of framework `stub`",
+    "timeout_s": "seconds until an agent is probed and restarted",
+    "planner_timeout_s": "longest run of the planner",
+    "verify_timeout_s": "longest run of a verification",
+    "stall_threshold_m": "minutes of silence until an agent is probed",
+    "probe_grace_s": "seconds to answer a probe",
+    "max_fix_rounds": "fix rounds before a person is asked",
+    "merge_style": "how a change gets onto main: a merge commit, one commit, or its own",
+    "require_human_review": "a person approves each merge",
+    "lease_s": "seconds that work stays with an agent that does not renew it",
+    "poll_s": "seconds between two polls of the forge",
+    "output_cap_mb": "kept part of an agent's output",
+    "pass_env": "variables that agents get, such as the key of their model",
+    "git_name": "author of commits",
+    "git_email": "address of that author",
+    "setup": "shell line that installs dependencies; `none`: nothing",
+    "setup_timeout_s": "longest run of setup",
+    "network": "network of agents; `model`: hosts of their model and allow_hosts",
+    "network_roles": "other networks, as role=policy",
+    "allow_hosts": "more hosts: host, host:port or *.domain",
+    "read_only": "files and folders outside the workspace that agents may read",
+    "memory_mb": "memory of one sandbox",
+    "max_processes": "processes of one sandbox",
+    "max_file_mb": "largest file in a sandbox",
+    "disk_mb": "disk space of one sandbox",
+    "budget_usd": "largest cost of a sprint",
+    "run_budget_usd": "largest cost of one attempt",
+    "model": "model of the agents; empty: the framework's choice",
+    "model_roles": "other models, as role=model",
+    "retro": "author of the retro; `auto`: a model if one drives the framework",
+    "on_hangup": "what a closed terminal does to its sprint: `stop` or `continue`",
+    "pool": "workspaces that are prepared in advance",
+}
 #: Earlier names of settings, which are still accepted.
 RENAMED = {"po_timeout_s": "planner_timeout_s"}
 FIELDS = {field.name: field for field in msgspec.structs.fields(ProjectConfig)}

@@ -13,7 +13,7 @@ from caloron.engine.graphs.runtime import GraphRuntime, RunOptions
 from caloron.engine.graphs.tick_graph import tick_graph
 from caloron.engine.one_shot import run_once
 from caloron.errors import CaloronError, UsageError
-from caloron.graph.checker.checker import check_value
+from caloron.graph.checker import check_value
 from caloron.graph.errors import GraphError, Refused
 from caloron.graph.nodes import composition_id
 from caloron.graph.parser import parse_graph

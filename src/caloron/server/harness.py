@@ -319,7 +319,7 @@ def _outcome(ended: Ended, report: AgentReport, *, stopped: bool) -> tuple[int, 
     if stopped:
         return STOPPED, "it was stopped"
     if ended.timed_out:
-        return TIMED_OUT, "it ran out of time"
+        return TIMED_OUT, "it timed out"
     if ended.over:
         return FAILED, f"it exceeded a limit: {ended.over}"
     if ended.exit_code:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-from caloron.graph.checker.subtyping import find_type_error
 from caloron.graph.errors import GraphError
 from caloron.graph.json_text import compact, decode
+from caloron.graph.subtyping import find_type_error
 from caloron.stages.catalogue import catalogue_stages, stage_function
 
 _FAILED, _USAGE = 1, 2

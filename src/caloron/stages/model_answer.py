@@ -17,10 +17,10 @@ from string import Template
 
 from caloron.domain.model.plan import PlanProblem, parse_plan
 from caloron.errors import CaloronError
-from caloron.graph.checker.subtyping import find_type_error
 from caloron.graph.errors import ParseError
 from caloron.graph.json_text import Json, compact, decode, unwrap
 from caloron.graph.runtime.protocols import Call
+from caloron.graph.subtyping import find_type_error
 from caloron.models.choose import ask_seconds, chosen_model
 from caloron.ports import Model, ModelAnswer
 from caloron.stages.catalogue import catalogue_stages

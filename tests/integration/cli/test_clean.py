@@ -170,9 +170,9 @@ def test_a_sprint_without_a_plan_keeps_its_logs_until_it_is_discarded(
     monkeypatch.setenv("CALORON_STUB_FIXTURE", str(fixture))
     assert run("init", "demo", "--framework", "stub")[0] == 0
     assert run("sprint", "go", "--yes", "--project", "demo")[0] == 8
-    assert len(run.data("inbox")["needs"]) == 1
+    assert len(run.data("inbox")["items"]) == 1
     assert "logs" not in removed(run("clean", "--older-than", "0", "--yes")[1])
     assert run("logs", "planner", "--sprint", "1")[0] == 0
     assert run("discard", "1", "--yes")[0] == 0
-    assert run.data("inbox")["needs"] == []
+    assert run.data("inbox")["items"] == []
     assert "logs" in removed(run("clean", "--older-than", "0", "--yes")[1])

@@ -36,8 +36,17 @@ def test_an_unsupported_shell_is_refused(run) -> None:
         ("caloron project sw", {"switch"}),
         ("caloron sprint --plan-o", {"--plan-only"}),
         ("caloron status --output ", {"text", "json", "table"}),
+        ("caloron project switch d", {"demo"}),
+        ("caloron projects del", {"delete"}),
+        ("caloron -p demo logs ", {"a"}),
+        ("caloron why --project d", {"demo"}),
+        ("caloron report ", {"1"}),
+        ("caloron config get paral", {"parallel"}),
+        ("caloron init other --framework cl", {"claude-code"}),
+        ("caloron logs --project nowhere ", set()),
     ],
 )
+@pytest.mark.usefixtures("sprinted")
 def test_bash_completes_commands_options_and_values(line, expected, run, tmp_path) -> None:
     (tmp_path / "script").write_text(run.text("completion", "bash"))
     program = tmp_path / "bin" / "caloron"
@@ -58,3 +67,4 @@ def test_bash_completes_commands_options_and_values(line, expected, run, tmp_pat
         ["bash", "-c", ask], env=environment, capture_output=True, text=True, check=True
     )
     assert set(done.stdout.split()) == expected
+    assert done.stderr == ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -297,3 +299,62 @@ def test_a_detected_command_is_shown_if_no_setting_replaces_it(run, home, tmp_pa
     assert run("config", "set", "verify", "make check", "-p", "detected")[0] == 0
     assert main(["config", "get", "verify", "-p", "detected"]) == 0
     assert capsys.readouterr().out.strip() == "make check"
+
+
+def editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Let $EDITOR be a script that edits the file "$1"."""
+    program = tmp_path / "editor"
+    program.write_text(f"#!/bin/sh\nsleep 0.01\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("EDITOR", str(program))
+    monkeypatch.delenv("VISUAL", raising=False)
+
+
+def test_settings_are_edited_in_the_users_editor(run, file, tmp_path, monkeypatch) -> None:
+    editor(tmp_path, monkeypatch, 'sed -i "s/^parallel: .*/parallel: 7/; /^pool/d" "$1"')
+    assert run("config", "set", "pool", "5")[0] == 0
+    assert run.data("config", "edit")["changed"] == ["parallel", "pool"]
+    settings = run.data("config", "list")["settings"]
+    assert (settings["parallel"], settings["pool"]) == (7, 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [("parallel: many", "parallel"), ("verfy: x", "verify"), ("name: other", "name"), ("a: [", "")],
+)
+def test_a_bad_edit_changes_nothing_and_is_kept(run, file, tmp_path, monkeypatch, line, word):
+    before = file.read_bytes()
+    editor(tmp_path, monkeypatch, f'echo "{line}" >> "$1"; echo "pool: 9" >> "$1"')
+    code, answer = run("config", "edit")
+    assert code in (2, 3)
+    assert word in answer["error"]["message"] + answer["error"]["hint"]
+    assert file.read_bytes() == before
+    assert line in (file.parent / "config.edit.yml").read_text("utf-8")
+    # The next edit begins with the kept text.
+    editor(tmp_path, monkeypatch, f'grep -vF "{line}" "$1" > "$1.new"; mv "$1.new" "$1"')
+    assert run.data("config", "edit")["changed"] == ["pool"]
+    assert not (file.parent / "config.edit.yml").exists()
+
+
+def test_a_setting_gets_its_default_again(run, file) -> None:
+    assert run("config", "set", "parallel", "9")[0] == 0
+    assert run.data("config", "unset", "parallel")["value"] == 4
+    assert run.data("config", "get", "parallel")["value"] == 4
+    assert run("config", "unset", "name")[0] == 2
+    assert run("config", "unset", "paralel")[1]["error"]["hint"] == "did you mean parallel?"
+
+
+def test_every_setting_has_a_description(run, file) -> None:
+    answer = run.data("config", "list")
+    assert list(answer["descriptions"]) == list(answer["settings"])
+
+
+def test_a_setting_by_its_earlier_name_is_accepted_and_stored_by_its_present_one(run, file):
+    text = file.read_text("utf-8")
+    file.write_text(text.replace("planner_timeout_s: 900.0", "po_timeout_s: 60.0"), "utf-8")
+    assert run.data("config", "get", "po_timeout_s") == {
+        "key": "planner_timeout_s", "value": 60.0, "detected": ""
+    }  # fmt: skip
+    assert run("config", "set", "parallel", "2")[0] == 0
+    assert "po_timeout_s" not in file.read_text("utf-8")
+    assert run.data("config", "get", "planner_timeout_s")["value"] == 60.0

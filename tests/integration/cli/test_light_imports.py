@@ -16,7 +16,8 @@ import pytest
 HEAVY = (
     "asyncio", "concurrent", "email", "hashlib", "http", "httpx", "logging", "msgspec", "rich",
     "shutil", "socket", "ssl", "subprocess", "tempfile", "unittest", "urllib.request", "yaml",
-    "caloron.agents", "caloron.domain", "caloron.engine", "caloron.forge", "caloron.git",
+    "caloron.agents", "caloron.domain.model.task", "caloron.domain.rules", "caloron.engine",
+    "caloron.forge", "caloron.git",
     "caloron.ledger.ledger", "caloron.ledger.projects", "caloron.stages", "caloron.store.queue",
 )  # fmt: skip
 #: Rooms and modules without which a sprint goes from its plan to main.

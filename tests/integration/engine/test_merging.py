@@ -105,9 +105,15 @@ class Bench(Parts):
 
     def revert(self, merged: str, **changes: str) -> MakeRevert:
         how = {"merged_as": TITLE, "head": self.head, "base": self.main} | changes
-        branch = "caloron/revert/demo-1/a/1"
         return MakeRevert(
-            key="revert/a", task="a", branch=branch, commit=merged, message="Revert #1", **how
+            key="revert/a",
+            task="a",
+            branch="caloron/revert/demo-1/a/1",
+            commit=merged,
+            merged_as=how["merged_as"],
+            head=how["head"],
+            base=how["base"],
+            message="Revert #1",
         )
 
     def text(self, commit: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from caloron.domain.model.effects import Action, ReportProgress
+from caloron.domain.model.effects import Action, Describe, ReportProgress
 from caloron.domain.model.facts import Fact
 from caloron.domain.model.sprint import State
 from caloron.domain.rules.supervisor import AgentSeen, Limits
@@ -217,7 +217,8 @@ def driver(
 
 
 def labels(actions: list[Action]) -> set[str]:
-    return {action_label(action) for action in actions if not isinstance(action, ReportProgress)}
+    reports = ReportProgress | Describe
+    return {action_label(action) for action in actions if not isinstance(action, reports)}
 
 
 def drive(driver: Driver, rows: list[Row], *, echo: bool = False) -> None:

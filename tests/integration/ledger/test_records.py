@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from itertools import product
@@ -11,12 +12,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from caloron.domain.model.sprint import State
 from caloron.domain.model.status import FIRST_STEP, Status
 from caloron.domain.reporting.explain import why, why_sprint
 from caloron.domain.reporting.learnings import SprintRecord
 from caloron.ledger import run_history
 from caloron.ledger.ledger import read_state
-from caloron.ledger.reading import light_state, open_ledger
+from caloron.ledger.reading import add_queue, light_state, open_ledger
 from caloron.ledger.run_history import ended_records, store_records
 from caloron.store import queue
 from tests.integration.ledger.conftest import Book
@@ -57,7 +59,7 @@ def test_a_stored_record_is_used_until_the_rules_change(
 
 def by_hand(book: Book) -> None:
     (data,) = book.ledger.db.rows("SELECT data FROM tasks WHERE id = 'a'")[0]
-    new = json.dumps(json.loads(data) | {"status": "Escalated", "reason": "no"}).encode()
+    new = json.dumps(json.loads(data) | {"step": "escalated", "reason": "no"}).encode()
     book.ledger.db.rows("UPDATE tasks SET data = ? WHERE id = 'a'", (new,))
 
 
@@ -114,6 +116,13 @@ def test_a_ledger_without_a_table_of_records_can_be_read(ended: Book, tmp_path: 
         assert ended_records(connection) == [kept]
 
 
+def _light_with_queue(connection: sqlite3.Connection) -> State:
+    light = light_state(connection)
+    assert light is not None
+    add_queue(connection, light)
+    return light
+
+
 def test_why_has_the_same_reasons_for_the_light_and_the_whole_state(book: Book) -> None:
     book.tick()
     cases = ((None, "", 0), (7, "", 0), (None, "h", 0), (None, "", 2))
@@ -124,7 +133,7 @@ def test_why_has_the_same_reasons_for_the_light_and_the_whole_state(book: Book) 
         task.links.issue, task.supervision.interventions = issue, interventions
         task.change.adopt(head)
         book.commit_state(msgspec.structs.replace(state, tasks=state.tasks | {"a": task}))
-        (light, _), whole = book.read(light_state), book.read(read_state)
+        light, whole = book.read(_light_with_queue), book.read(read_state)
         assert why_sprint(light.sprint) == why_sprint(whole.sprint)
         assert {n: why(light, t) for n, t in light.tasks.items()} == {
             n: why(whole, t) for n, t in whole.tasks.items()

@@ -63,7 +63,7 @@ def _log(workspace: Path, form: str) -> str:
     [
         ({"report": {"tokens_in": 2}}, (), 0, ""),
         ({"exit_code": 3}, (), 3, "the agent ended with exit code 3"),
-        ({"run": "echo x > b.txt; sleep 600"}, ("--timeout", "2"), 6, "it ran out of time"),
+        ({"run": "echo x > b.txt; sleep 600"}, ("--timeout", "2"), 6, "it timed out"),
     ],
 )
 def test_the_result_is_that_of_the_agent_and_its_work_is_always_committed(

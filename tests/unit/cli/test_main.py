@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import stat
 import sys
 
@@ -13,7 +14,7 @@ import pytest
 from caloron import __version__
 from caloron.cli import app as program
 from caloron.cli.app import COMMANDS, cli, main
-from caloron.cli.commands.meta import leaves
+from caloron.cli.commands.meta import leaves, summary
 from caloron.errors import InUse
 
 
@@ -58,12 +59,106 @@ def is_group(name):
     return isinstance(command, click.Group) and not command.invoke_without_command
 
 
-@pytest.mark.parametrize("words", [leaf.words for leaf in leaves()], ids=" ".join)
-def test_the_help_of_each_command_teaches_with_an_example(words, capsys):
-    assert main([*words, "--help"]) == 0
+#: Words of a private dialect: the glossary has the common ones.
+_FORBIDDEN = r"told|whoever|somebody|nobody|anew|besides?|held|looks? back|morning page|po"
+
+
+@pytest.mark.parametrize("leaf", list(leaves()), ids=lambda leaf: " ".join(leaf.words))
+def test_the_help_of_each_command_teaches_with_an_example_in_common_words(leaf, capsys):
+    assert main([*leaf.words, "-h"]) == 0
     text = capsys.readouterr().out
-    assert f"caloron {' '.join(words)}" in text.partition("Example")[2]
-    assert "--output" in text
+    assert f"caloron {' '.join(leaf.words)}" in text.partition("Examples:\n")[2]
+    assert "--output" in text.partition("\nGlobal options:\n")[2]
+    line = summary(leaf.command)
+    assert len(line) < 90
+    assert line[0].isupper()
+    # An imperative: "Show", not "Shows" nor "Showing".
+    assert not line.split()[0].endswith(("s", "ing", "ed", ":"))
+    assert not re.findall(rf"(?i)\b(?:{_FORBIDDEN})\b", text)
+    # Ranges are in words.
+    assert not re.search(r"<=?x|x[<>]=", text)
+
+
+def test_every_command_has_a_section_and_the_same_line_as_in_its_own_help():
+    context = click.Context(cli)
+    assert cli.list_commands(context) == [
+        n for section in program.SECTIONS.values() for n in section
+    ]
+    for name, (_, line) in COMMANDS.items():
+        command = cli.get_command(context, name)
+        assert command is not None
+        assert line.split()[0] == summary(command).split()[0], name
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["take", "--dry-run"], "apply"),
+        (["projects", "list"], "project.list"),
+        (["projects", "delete", "nowhere", "--force"], "project.delete"),
+        (["org", "show"], "conventions.show"),
+        (["kickoff", "goal", "--po-timeout=9", "--dry-run"], "sprint"),
+        (["retro", "--sprint=3"], "retro"),
+    ],
+)
+def test_earlier_names_are_accepted_and_the_answer_has_the_present_one(words, name, capsys):
+    main([*words, "-o", "json"])
+    envelope = json.loads(capsys.readouterr().out)
+    assert envelope["command"] == name
+    assert "No such option" not in envelope.get("error", {}).get("message", "")
+    assert main(["--help"]) == 0
+    assert f"  {words[0]} " not in capsys.readouterr().out.replace("retro", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["sprnt", "go"], "did you mean sprint?"),
+        (["issue", "lst"], "did you mean list?"),
+        (["config", "get", "verfy"], "did you mean verify?"),
+        (["zzzzzz"], "try: caloron --help"),
+    ],
+)
+def test_a_mistyped_name_gets_a_suggestion(words, hint, capsys):
+    main(["init", "shop", "--framework", "stub"])
+    capsys.readouterr()
+    assert main([*words, "-o", "json"]) in (2, 3)
+    assert json.loads(capsys.readouterr().out)["error"]["hint"] == hint
+
+
+def test_global_options_are_accepted_before_and_after_a_command(capsys):
+    for name in ("shop", "other"):
+        assert main(["init", name, "--framework", "stub"]) == 0
+    for words in (
+        ["-o", "json", "-p", "shop", "config", "get", "name"],
+        ["config", "-o", "json", "-p", "shop", "get", "name"],
+        ["-p", "other", "config", "get", "name", "-o", "json", "-p", "shop"],
+    ):
+        capsys.readouterr()
+        assert main(words) == 0
+        assert json.loads(capsys.readouterr().out)["data"]["value"] == "shop"
+    # A command without a project refuses one instead of acting elsewhere.
+    assert main(["-p", "shop", "version"]) == 2
+
+
+def test_help_of_a_command_and_of_a_subcommand(capsys):
+    assert main(["help", "config", "set"]) == 0
+    assert capsys.readouterr().out.startswith("Usage: caloron config set ")
+    assert main(["help"]) == 0
+    assert "Review and decide:" in capsys.readouterr().out
+    assert main(["help", "projects", "list"]) == 0
+    assert "caloron project list" in capsys.readouterr().out
+    assert main(["help", "config", "set", "more"]) == 2
+
+
+def test_caloron_alone_names_the_next_command(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["data"]["next"].startswith("caloron sprint ")
+    assert main(["init", "shop", "--framework", "stub"]) == 0
+    capsys.readouterr()
+    assert main([]) == 0
+    assert "shop" in capsys.readouterr().out
 
 
 def test_an_unknown_command_is_a_usage_error_in_text(capsys):

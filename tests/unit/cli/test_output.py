@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -102,3 +103,27 @@ def test_a_message_about_a_megabyte_is_short_and_cannot_control_the_terminal(cap
 )
 def test_sizes_are_readable_for_people(count, reply):
     assert size(count) == reply
+
+
+@pytest.mark.parametrize(
+    ("color", "variables", "expected"),
+    [
+        ("auto", {}, False),
+        ("always", {"NO_COLOR": "1"}, True),
+        ("never", {}, False),
+    ],
+)
+def test_states_are_colored_only_where_that_is_wanted(
+    capsys, monkeypatch, color, variables, expected
+):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    output.start(["status"])
+    output.set_screen(color=color)
+    output.success("status", {}, "a  Done  Done with it\nb  Escalated")
+    shown = capsys.readouterr().out
+    assert ("\x1b[32mDone\x1b[0m" in shown) is expected
+    assert ("\x1b[31mEscalated" in shown) is expected
+    # Only a cell that is a state is colored, and the text stays the same.
+    assert re.sub("\x1b\\[[0-9]+m", "", shown) == "a  Done  Done with it\nb  Escalated\n"
+    assert shown.count("Done\x1b") == int(expected)

@@ -419,7 +419,7 @@ def test_a_goal_without_a_plan_asks_the_planner_once() -> None:
     asked = evaluate(planning_state(), (), 1.0)
     assert [a.work.role for a in asked.actions if isinstance(a, StartWork)] == ["po"]
     assert evaluate(asked.state, (), 2.0).actions == ()
-    assert why_sprint(asked.state.sprint) == "the planner is at work"
+    assert why_sprint(asked.state.sprint) == "the planner is working"
     planned_ = evaluate(asked.state, (plan_answer(GOOD, 1),), 3.0)
     assert list(planned_.state.tasks) == ["a"]
     assert [type(a) for a in planned_.actions] == [CreateIssue]
@@ -449,7 +449,7 @@ def test_a_planner_that_crashes_is_tried_once_more() -> None:
 def test_no_issue_is_created_before_a_person_approves_the_plan() -> None:
     waiting = evaluate(new_state(planned("a"), ask=True), (), 1.0)
     assert (waiting.state.sprint.phase, waiting.actions) == ("approval", ())
-    assert why(waiting.state, waiting.state.tasks["a"]) == "the plan waits for your yes"
+    assert why(waiting.state, waiting.state.tasks["a"]) == "the plan waits for your approval"
     approved = evaluate(waiting.state, (PlanApproved(),), 2.0)
     assert [type(a) for a in approved.actions] == [CreateIssue]
 

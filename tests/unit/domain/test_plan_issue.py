@@ -174,12 +174,12 @@ def test_closing_the_issue_declines_the_plan_and_reopening_it_waits_again() -> N
     assert made.state.sprint.planning.approval is not None
     assert made.state.sprint.planning.approval.declined == PERSON
     assert "declined: ada closed issue" in why_sprint(made.state.sprint)
-    assert "waits for your yes" not in why_sprint(made.state.sprint)
+    assert "waits for your approval" not in why_sprint(made.state.sprint)
     (item,) = inbox_items(made.state, running=False)
     assert "declined: ada" in item.why
     act(made).reopen_issue(number(made))
     assert made.state.sprint.planning.approval.declined == ""
-    assert "waits for your yes" in why_sprint(made.state.sprint)
+    assert "waits for your approval" in why_sprint(made.state.sprint)
 
 
 def test_other_commands_are_answered_on_the_plan_issue(made: SprintDriver) -> None:

@@ -104,7 +104,7 @@ def test_a_change_that_turned_main_red_is_reverted_and_returns_in_a_new_pull_req
     made.forge.change_issue(issue or 0, state="closed", closed_by="caloron")
     reverted(made, until=Merge)
     task = made.task("a")
-    assert why(made.state, task) == "merged, but main is red with it: it is being taken out again"
+    assert why(made.state, task) == "merged, but main fails with it: being reverted"
     made.settle()
     task = made.task("a")
     (revert,) = made.effects(MakeRevert)

@@ -26,10 +26,10 @@ from caloron.domain.reporting.kpis import (
     role_kpis,
     tools_of,
     trends,
-    verification_of,
     work_time_s,
 )
 from caloron.domain.reporting.retro_rules import RULES, analyze
+from caloron.domain.reporting.waiting import verification_of
 from caloron.testing import planned
 from tests.support.sprints import nested
 
@@ -387,4 +387,4 @@ def test_missing_usage_is_no_zero_in_a_mean_and_no_progress() -> None:
 def test_a_plan_that_waits_for_approval_names_its_number_of_tasks(tasks: int, words: str) -> None:
     state = sprint_of(*(task(str(n), Status.PENDING) for n in range(tasks)), phase="approval")
     (item,) = inbox_items(state, running=False)
-    assert f"the plan of {words} for your yes" == item.why
+    assert f"the plan of {words} for your approval" == item.why

@@ -189,7 +189,7 @@ def test_every_waiting_task_names_its_reason(chain: SprintDriver) -> None:
     assert line("b") == "waiting for a"
     chain.end(chain.item("a"))
     chain.tick()
-    assert line("a") == "its branch is being pushed"
+    assert line("a") == "pushing its branch"
     chain.perform(0)
     chain.tick()
     assert line("a") == "opening a pull request"
@@ -201,7 +201,7 @@ def test_every_waiting_task_names_its_reason(chain: SprintDriver) -> None:
     assert line("a") == "an agent is fixing it, round 1"
     finish_twice(chain, "a", changes=False)
     assert line("a").endswith(
-        f"comment `resolved` on issue #{chain.task('a').escalation.issue} to go on"
+        f"comment `resolved` on issue #{chain.task('a').escalation.issue} to continue"
     )
     assert line("b") == "held by a"
     chain.run()

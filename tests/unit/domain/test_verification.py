@@ -31,7 +31,7 @@ def test_no_task_starts_before_main_is_known_to_be_green(made: SprintDriver) -> 
     ((task, work),) = made.queue.values()
     assert (task, work.role, work.item) == ("", "verify", "shop-1/baseline/1-verify")
     assert not made.state.tasks
-    assert why_sprint(made.state.sprint) == "main is being verified before anything is begun"
+    assert why_sprint(made.state.sprint) == "main is being verified before the sprint starts"
     _end(made, verify_command="make test")
     health = made.state.sprint.main_health
     assert (health.baseline, health.verify_line) == ("green", "make test")

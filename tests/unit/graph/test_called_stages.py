@@ -180,8 +180,8 @@ def test_a_stage_name_in_data_resolves_as_in_a_graph(bench):
 @pytest.mark.parametrize(
     ("permissions", "reason"),
     [
-        (Permissions(capabilities="fs-read"), "network is not granted"),
-        (Permissions(effects="pure"), "network is not allowed"),
+        (Permissions(capabilities="fs-read"), "the capability network is not granted"),
+        (Permissions(effects="pure"), "the effect network is not allowed"),
     ],
 )
 def test_a_stage_named_by_data_has_no_more_permissions_than_one_in_the_graph(

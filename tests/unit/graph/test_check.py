@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from caloron.graph.catalogue import Catalogue, resolve
-from caloron.graph.checker.checker import check, check_value
+from caloron.graph.checker import check, check_value
 from caloron.graph.errors import GraphError, Refused
 from caloron.graph.parser import parse_graph
 from caloron.graph.planning import plan

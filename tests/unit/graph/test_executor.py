@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from caloron.graph.catalogue import resolve
-from caloron.graph.checker.checker import check
+from caloron.graph.checker import check
 from caloron.graph.errors import (
     BudgetExceeded,
     ExecutionError,

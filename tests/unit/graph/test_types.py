@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from caloron.graph.checker.checker import instantiate
-from caloron.graph.checker.subtyping import accepts, find_type_error, mismatch, same
+from caloron.graph.checker import instantiate
 from caloron.graph.errors import ParseError
+from caloron.graph.subtyping import accepts, find_type_error, mismatch, same
 from caloron.graph.type_syntax import parse_shorthand, parse_type
 from caloron.graph.types import (
     ANY,

@@ -128,7 +128,7 @@ def _note(notices: tuple[str, ...]) -> None:
 def begin(
     agent: str, pid: int | None, work: str | None, hermes: bool | None, dry_run: bool
 ) -> Answer | DryRun:
-    """Wake: take the next number, and read what the last cycle left.
+    """Begin a cycle: take the next number, and read what the last cycle left.
 
     Refused while another cycle of this agent is at work (5), and after a request to stop (11).
     Without --pid a cycle that crashed is noticed when it gave no sign for 20 minutes.

@@ -120,7 +120,7 @@ def _body_options(command: FC) -> FC:
             "--body-file",
             "--file",
             "-F",
-            type=click.Path(path_type=Path),
+            type=Path,
             metavar="FILE",
             help="Read the text from FILE; `-`: from standard input.",
         ),

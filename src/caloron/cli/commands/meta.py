@@ -66,7 +66,7 @@ def _next_step() -> tuple[str, str]:
             return f"Sprint {engine.get('sprint', '')} is running.", "caloron status"
         from caloron.cli.commands.inspect.report import inbox
 
-        needs = inbox.callback(project=None).data["needs"] if inbox.callback else []
+        needs = inbox.callback(project=None).data["items"] if inbox.callback else []
     except CaloronError as error:
         return f"This project cannot be read: {error}", error.hint or "caloron status"
     if needs:
@@ -191,7 +191,7 @@ def _type(parameter: click.Parameter) -> str:
     if isinstance(parameter, click.Option) and parameter.is_flag:
         return "flag"
     name = parameter.type.name
-    return "string" if name == "text" or isinstance(parameter.type, Name) else name
+    return "string" if name in ("text", "Path") or isinstance(parameter.type, Name) else name
 
 
 def _choices(parameter: click.Parameter) -> dict[str, Any]:

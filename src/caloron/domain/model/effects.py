@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from caloron.domain.model.merge import MergeStyle
+from caloron.domain.model.merge import LandedMerge, MergeStyle
 from caloron.domain.model.snapshots import Verdict
 from caloron.domain.model.task import Work
 
@@ -127,6 +127,8 @@ class MakeRevert(ForgeEffect, frozen=True, kw_only=True, tag="revert"):
     head: str
     base: str
     message: str
+    #: Merges before that one, to be reverted with it; the newest first.
+    older: tuple[LandedMerge, ...] = ()
 
 
 Effect = (

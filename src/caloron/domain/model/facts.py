@@ -132,7 +132,7 @@ def is_red(fact: WorkEnded) -> bool:
 def red_line(fact: WorkEnded) -> str:
     """Return the line that shows why a verification is red."""
     if fact.timed_out:
-        return "it ran out of time"
+        return "it timed out"
     return fact.limit_hit or fact.last_line or f"exit code {fact.exit_code}"
 
 
@@ -230,6 +230,20 @@ class SprintDiscarded(msgspec.Struct, frozen=True, kw_only=True, tag="sprint_dis
     id: str = "sprint_discarded"
 
 
+class RevertRequested(msgspec.Struct, frozen=True, kw_only=True, tag="revert_requested"):
+    """A person wants merged tasks of an ended sprint reverted."""
+
+    by: str
+    #: The one that was merged last comes first.
+    tasks: tuple[str, ...]
+    #: In seconds since 1970.
+    at: float
+
+    @property
+    def id(self) -> str:
+        return f"revert_requested/{self.at}"
+
+
 Fact = (
     WorkEnded
     | RunInterrupted
@@ -240,6 +254,7 @@ Fact = (
     | PlanEdited
     | PlanSentBack
     | SprintDiscarded
+    | RevertRequested
     | IssueSnapshot
     | PullSnapshot
     | ReviewSnapshot

@@ -97,13 +97,17 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Revert(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress of reverting a merge that turned main red."""
+    """The progress of reverting a merge that turned main red, or that a person does not want."""
 
     number: int
     branch: str
     #: The red verification of main, which the agent gets.
-    red: Verified
-    line: str
+    red: Verified | None = None
+    line: str = ""
+    #: The person who asked for it, the tasks to revert, and why that failed.
+    by: str = ""
+    tasks: tuple[str, ...] = ()
+    failure: str = ""
     #: The commit that reverts the change, and one on top of it that brings it back.
     head: str = ""
     reapply_commit: str = ""

@@ -58,7 +58,7 @@ class RoleSpec(NamedTuple):
 
 ROLES: dict[Role, RoleSpec] = {
     "po": RoleSpec(
-        "the planner is at work", "the plan is being read", shared_agent=PLANNER, of_sprint=True
+        "the planner is working", "the plan is being read", shared_agent=PLANNER, of_sprint=True
     ),
     "implement": RoleSpec(
         "an agent is writing the change", _TAKING_OVER, Step.IMPLEMENTING, writes_code=True
@@ -94,7 +94,7 @@ ROLES: dict[Role, RoleSpec] = {
         gives_verdict=True,
     ),
     "retro": RoleSpec(
-        "a model looks back at the sprint",
+        "a model is writing the retro",
         "the answer of the model is being read",
         shared_agent=ANALYST,
         of_sprint=True,

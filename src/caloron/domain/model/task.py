@@ -169,6 +169,8 @@ class MergeState(msgspec.Struct, kw_only=True):
     unverified: str = ""
     revert: Revert | None = None
     revert_count: int = 0
+    #: The pull request that reverted the merged change, as a person asked.
+    reverted_in: int | None = None
     waiting: MergeWait | None = None
     #: The head that could not be merged after others of its batch: it is verified alone.
     batch_conflict: str = ""

@@ -34,12 +34,12 @@ def why_sprint(sprint: Sprint, now: float = 0.0) -> str:
         return sprint.availability.pause_reason
     if sprint.phase == "planning":
         if sprint.main_health.work:
-            return "main is being verified before anything is begun"
+            return "main is being verified before the sprint starts"
         if sprint.planning.work and (paused := why_paused(sprint, None, now)):
             return paused
-        return "the planner is at work" if sprint.planning.work else "waiting for a plan"
+        return "the planner is working" if sprint.planning.work else "waiting for a plan"
     if sprint.phase == "retro":
-        return "a model looks back at the sprint"
+        return "a model is writing the retro"
     return _waits_for_yes(sprint) if sprint.phase == "approval" else ""
 
 
@@ -47,11 +47,13 @@ def _waits_for_yes(sprint: Sprint) -> str:
     if sprint.plan_declined:
         return (
             f"the plan was declined: {sprint.plan_declined} closed issue #{sprint.plan_issue};"
-            " open it again, or go on with `caloron resume --yes`"
+            " reopen it, or continue with `caloron resume --yes`"
         )
     if sprint.plan_issue is None:
-        return "the plan waits for your yes"
-    return f"the plan waits for your yes: comment `caloron:approve` on issue #{sprint.plan_issue}"
+        return "the plan waits for your approval"
+    return (
+        f"the plan waits for your approval: comment `caloron:approve` on issue #{sprint.plan_issue}"
+    )
 
 
 def _reason(_state: State, task: Task, _now: float) -> str:
@@ -73,7 +75,7 @@ def _why_ready(state: State, task: Task, _now: float) -> str:
         return f"waiting for a free slot ({busy} of {slots} busy)"
     begun = [t for t in state.tasks.values() if t.status in (Status.IN_PROGRESS, Status.IN_REVIEW)]
     if len(begun) >= slots:
-        return f"waiting until one of {len(begun)} changes that were begun is merged"
+        return f"waiting until one of {len(begun)} started changes is merged"
     return "about to start"
 
 
@@ -93,7 +95,7 @@ def _why_working(state: State, task: Task, now: float) -> str:
 
 def _why_publishing(_state: State, task: Task, _now: float) -> str:
     pushed = task.change.pushed == task.change.head
-    return "opening a pull request" if pushed else "its branch is being pushed"
+    return "opening a pull request" if pushed else "pushing its branch"
 
 
 def _why_approval(_state: State, task: Task, _now: float) -> str:
@@ -133,14 +135,14 @@ def _why_queued(state: State, task: Task, role: Role, now: float) -> str:
     paused = why_paused(state.sprint, task, now)
     if paused and ROLES[role].needs_agent:
         return f"its {role} waits: {paused}"
-    return f"its {role} waits for a free slot"
+    return f"queued: {role}"
 
 
 def _why_escalated(_state: State, task: Task, _now: float) -> str:
     issue = task.links.issue if task.escalation.issue is None else task.escalation.issue
     if issue is None:
-        return f"{task.reason}; edit its status in the sprint's file to go on"
-    return f"{task.reason}; comment `resolved` on issue #{issue} to go on"
+        return f"{task.reason}; edit its status in the sprint's file to continue"
+    return f"{task.reason}; comment `resolved` on issue #{issue} to continue"
 
 
 #: Steps of work have none: its role says what happens.
@@ -157,8 +159,8 @@ _LINES: dict[Step, str | Callable[[State, Task, float], str]] = {
     Step.WAITING_FOR_CI: _why_waiting,
     Step.MERGING: "being merged",
     Step.MERGED_UNVERIFIED: "merged, main is being verified again",
-    Step.REVERTING: "merged, but main is red with it: it is being taken out again",
-    Step.REVERTED: "taken out of main again: about to go back to its agent",
+    Step.REVERTING: "merged, but main fails with it: being reverted",
+    Step.REVERTED: "reverted: about to go back to its agent",
     Step.ESCALATED: _why_escalated,
     Step.DONE: "",
     Step.CANCELLED: _reason,

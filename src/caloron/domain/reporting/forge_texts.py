@@ -13,7 +13,7 @@ from caloron.domain.model.snapshots import inert, marker, with_section
 from caloron.domain.model.sprint import Sprint, State
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Criterion, Task
-from caloron.domain.reporting.kpis import verification_of
+from caloron.domain.reporting.waiting import verification_of
 
 #: The prefix of the keys of effects that are still done for a discarded sprint.
 DISCARD_KEY = "discard/"
@@ -102,8 +102,8 @@ _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 def _summary(task: Task) -> str:
     first, *later = task.change.summaries
-    rounds = (f"**Later round {n}:** {text}" for n, text in enumerate(later, 1))
-    return _contained("\n\n".join((first, *rounds)))
+    rounds = (f"**Later round {n}:** {_contained(text)}" for n, text in enumerate(later, 1))
+    return "\n\n".join((_contained(first), *rounds))
 
 
 def _contained(text: str) -> str:
@@ -162,14 +162,15 @@ def merge_message(sprint: Sprint, task: Task, pull: int) -> str:
     The first line has the number of the pull request, unless the forge is on this disk: people push
     main to other forges, where the number would name something else.
     """
-    settings = sprint.settings
+    settings, title = sprint.settings, inert(pull_title(task))
     if settings.merge_style != "merge":
         # After a rebase the commits keep their own messages. This one is for a squash.
-        subject = task.plan.title if settings.forge_is_local else f"{task.plan.title} (#{pull})"
+        title = inert(task.plan.title)
+        subject = title if settings.forge_is_local else f"{title} (#{pull})"
     elif settings.forge_is_local:
-        subject = f"Merge {pull_title(task)}"
+        subject = f"Merge {title}"
     else:
-        subject = f"Merge pull request #{pull}: {pull_title(task)}"
+        subject = f"Merge pull request #{pull}: {title}"
     parts = (
         " ".join(subject.split()),
         inert("\n\n".join(task.change.summaries)),
@@ -210,13 +211,18 @@ def source_result(state: State) -> str:
 
 
 def revert_title(task: Task) -> str:
+    tasks = task.merge.revert.tasks if task.merge.revert else ()
+    if len(tasks) > 1:
+        return f"Revert {len(tasks)} tasks: {', '.join(tasks)}"
     return f"Revert #{task.links.pull}: {pull_title(task)}"
 
 
 def revert_subject(sprint: Sprint, task: Task) -> str:
     """Return the first line of the commits that revert a change."""
-    local = sprint.settings.forge_is_local
-    return f"Revert {pull_title(task)}" if local else revert_title(task)
+    if task.merge.revert and len(task.merge.revert.tasks) > 1:
+        return revert_title(task)
+    number = "" if sprint.settings.forge_is_local else f" #{task.links.pull}:"
+    return f"Revert{number} {inert(pull_title(task))}"
 
 
 def revert_merge_message(sprint: Sprint, task: Task, pull: int) -> str:
@@ -226,7 +232,10 @@ def revert_merge_message(sprint: Sprint, task: Task, pull: int) -> str:
 
 
 def revert_body(sprint: Sprint, task: Task, number: int, line: str) -> str:
-    key = revert_pull_key(sprint.id, task.id, number)
+    key, revert = revert_pull_key(sprint.id, task.id, number), task.merge.revert
+    if revert and revert.by:
+        what = ", ".join(f"`{name}`" for name in revert.tasks)
+        return f"Reverts {what} of sprint `{sprint.id}`, as {revert.by} asked.\n\n{marker(key)}"
     return (
         f"Takes #{task.links.pull} out again:"
         " main moved before it was merged, and is red with it.\n\n"

@@ -110,7 +110,7 @@ def _of_sprint(state: State, resume: str, options: str, *, running: bool) -> Inb
     ended = sprint.phase == "ended" or running
     discard = f"caloron discard {sprint.id}{options}"
     if sprint.discard.by:
-        return None if ended else item("discard", "it was not thrown away whole yet", discard)
+        return None if ended else item("discard", "its discard was interrupted", discard)
     if sprint.planning.failure:
         planning = sprint.planning
         files = (planning.failure_log,) if planning.failure_log else ()
@@ -127,12 +127,12 @@ def _of_sprint(state: State, resume: str, options: str, *, running: bool) -> Inb
         budget = f" --budget {2 * sprint.settings.budget_usd:g}"
         return item("halted", reason, resume + (budget if reason.startswith("the budget") else ""))
     if sprint.phase == "approval":
-        why = f"the plan of {_tasks(len(state.tasks))} waits for your yes"
+        why = f"the plan of {_tasks(len(state.tasks))} waits for your approval"
         if sprint.plan_declined:
             why = f"the plan was declined: {sprint.plan_declined} closed issue #{sprint.plan_issue}"
         return item("approval", why, resume, f"{resume} --edit", discard)
     if sprint.phase == "retro":
-        return item("resume", "it was stopped before its retro was written", resume)
+        return item("resume", "stopped before its retro was written", resume)
     left = sum(t.status is not Status.DONE for t in state.tasks.values())
-    why = f"it was stopped with {_tasks(left)} to do" if left else "it was stopped before its plan"
+    why = f"stopped with {_tasks(left)} to do" if left else "stopped before its plan"
     return item("resume", why, resume)

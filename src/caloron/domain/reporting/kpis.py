@@ -12,9 +12,10 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from caloron.domain.model.roles import ANALYST, PLANNER, REVIEWER, Role
-from caloron.domain.model.sprint import Sprint, State
+from caloron.domain.model.sprint import State
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task
+from caloron.domain.reporting.waiting import sprint_time_s, verification_of
 from caloron.durations import span
 
 _DAY = 86_400.0
@@ -146,7 +147,7 @@ def compute_kpis(state: State, runs: Sequence[Run], now: float) -> Kpis:
         t.log.feedback.task_clarity for t in tasks if t.log.feedback and t.log.feedback.task_clarity
     ]
     reviewed = [len(t.review.reviewed) for t in tasks if t.review.reviewed]
-    agents = [run for run in runs if run.role != "verify"]
+    agents = agent_runs(runs)
     checks = [run for run in runs if run.role == "verify" and run.task]
     finished = [t for t in tasks if t.status is Status.DONE]
     time_s = {t.id: sum(r.seconds for r in agents if r.task == t.id) for t in finished}
@@ -195,9 +196,9 @@ def compute_kpis(state: State, runs: Sequence[Run], now: float) -> Kpis:
     )
 
 
-def sprint_time_s(sprint: Sprint, now: float) -> float:
-    """Return the time from the beginning of a sprint to its end, or to `now`."""
-    return round(max(0.0, (sprint.ended_at or now) - sprint.settings.created_at), 1)
+def agent_runs(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs of agents, without verifications."""
+    return [run for run in runs if run.role != "verify"]
 
 
 def work_time_s(runs: Iterable[Run]) -> float:
@@ -291,17 +292,6 @@ def _of_role(role: AgentRole, agents: Sequence[AgentKpis]) -> RoleKpis:
         avg_cost_usd=_mean_known([a.cost_usd for a in agents], 4),
         interventions=sum(a.interventions for a in agents),
     )
-
-
-def verification_of(task: Task) -> str:
-    """Return the result of the last verification of the merged change, in words of a report."""
-    verified = task.merge.verified
-    if verified is None:
-        return ""
-    if not verified.ok:
-        return "red, allowed" if verified.tolerated else "red"
-    # Without a log there was nothing to run.
-    return "green" if verified.log else "not verified"
 
 
 def tools_of(state: State, runs: Sequence[Run]) -> dict[str, int]:

@@ -25,9 +25,9 @@ from caloron.domain.reporting.kpis import (
     blockers_of,
     compute_kpis,
     tools_of,
-    verification_of,
 )
 from caloron.domain.reporting.retro_rules import RULE, RULES_SAY, Finding, findings
+from caloron.domain.reporting.waiting import verification_of
 
 Fate = Literal["pending", "applied", "retired"]
 #: Each fate in words. The ledger does not know whether a planner followed an improvement.

@@ -22,7 +22,7 @@ from caloron.domain.reporting.forge_texts import (
     comment_body,
     section_name,
 )
-from caloron.domain.reporting.kpis import verification_of
+from caloron.domain.reporting.waiting import verification_of
 from caloron.domain.rules.evaluation import Evaluation
 from caloron.slicing import cut_smaller
 

@@ -22,7 +22,6 @@ from caloron.domain.reporting.kpis import (
     label,
     role_kpis,
     trends,
-    verification_of,
     worded,
 )
 from caloron.domain.reporting.learnings import FATE, Improvement, SprintRecord, same_meaning
@@ -33,8 +32,9 @@ from caloron.domain.reporting.retro_rules import (
     analyze,
     said_by_model,
 )
+from caloron.domain.reporting.waiting import verification_of
 from caloron.durations import span
-from caloron.slicing import cut_smaller
+from caloron.slicing import to_slice
 
 #: More known improvements would only hide those that matter.
 _MAX_KNOWN = 30
@@ -202,9 +202,9 @@ def _problems(retro: Retro) -> list[str]:
         if t.status == "Done" and verification_of(t) == "red, allowed"
     ]
     return problems + [
-        f"{t.id} took {t.log.cycle} cycles: {advice}"
+        f"{t.id} took {t.log.cycle} rounds of work; consider splitting such tasks"
         for t in tasks
-        if (advice := cut_smaller(t.log.cycle))
+        if to_slice(t.log.cycle)
     ]
 
 
@@ -256,10 +256,24 @@ def _agents(agents: Sequence[AgentKpis]) -> str:
     return _table(head, rows)
 
 
+_ROLES = (
+    "role", "agents", "tasks done", "tasks failed", "clarity", "tokens", "mean time", "reviews",
+    "mean cost", "supervisor steps",
+)  # fmt: skip
+
+
 def _roles(roles: Sequence[RoleKpis]) -> str:
-    names = RoleKpis.__struct_fields__
-    rows = [msgspec.structs.astuple(role) for role in roles]
-    return _table([name.replace("_", " ") for name in names], rows)
+    """Return the means of each role."""
+
+    def cells(role: RoleKpis) -> tuple[str | float | None, ...]:
+        minutes, usd = role.avg_time_min, role.avg_cost_usd
+        return (
+            role.role, role.agents, role.tasks_completed, role.tasks_failed, role.avg_clarity,
+            role.avg_tokens, None if minutes is None else span(60 * minutes),
+            role.avg_review_cycles, None if usd is None else f"${usd:.2f}", role.interventions,
+        )  # fmt: skip
+
+    return _table(_ROLES, [cells(role) for role in roles])
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str | float | None]]) -> str:

@@ -1,4 +1,7 @@
-"""Why no agent starts: the slots are taken, or a provider or the forge is unavailable."""
+"""What the rows of a sprint show by themselves: its outcome, and why no agent starts.
+
+Standard library only, because `caloron status` has to start fast.
+"""
 
 from __future__ import annotations
 
@@ -65,3 +68,34 @@ def _time(at: float, near: float) -> str:
     """Return the time of day, with the day if it is another."""
     day, _, time = clock_time(at).partition(" ")
     return time if clock_time(near).startswith(day) else f"{day} {time}"
+
+
+#: The outcome of a sprint whose engine was killed while its agents still run.
+WITHOUT_ENGINE = "without an engine"
+
+
+def sprint_time_s(sprint: Sprint, now: float) -> float:
+    """Return the time from the beginning of a sprint to its end, or to `now`."""
+    return seconds_between(sprint.settings.created_at, sprint.ended_at, now)
+
+
+def seconds_between(began: float, ended: float | None, now: float) -> float:
+    return round(max(0.0, (now if ended is None else ended) - began), 1)
+
+
+def unfinished_outcome(phase: str, *, running: bool, orphans: bool) -> str:
+    """Return the phase of a sprint that has not ended; without an engine it is stopped."""
+    if running:
+        return phase
+    return WITHOUT_ENGINE if orphans else "stopped"
+
+
+def verification_of(task: Task) -> str:
+    """Return the result of the last verification of the merged change, in words of a report."""
+    verified = task.merge.verified
+    if verified is None:
+        return ""
+    if not verified.ok:
+        return "red, allowed" if verified.tolerated else "red"
+    # Without a log there was nothing to run.
+    return "green" if verified.log else "not verified"

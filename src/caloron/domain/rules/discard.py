@@ -13,6 +13,7 @@ from caloron.domain.model.status import Status, Step
 from caloron.domain.model.task import Task
 from caloron.domain.reporting.forge_texts import DISCARD_KEY
 from caloron.domain.rules.evaluation import Evaluation
+from caloron.domain.rules.post_merge_check import unsettled_merge
 from caloron.domain.rules.pull_requests import bind
 
 
@@ -67,7 +68,8 @@ def advance(evaluation: Evaluation) -> None:
         key = f"{DISCARD_KEY}{sprint.id}/plan"
         evaluation.post_comment(plan.number, f"{key}/word", f"Discarded by {sprint.discard.by}.")
         evaluation.do(CloseIssue(key=key, task="", issue=plan.number))
-    if not evaluation.actions and not state.open_effects and sprint.phase != "ended":
+    under_way = evaluation.actions or state.open_effects or unsettled_merge(state)
+    if not under_way and sprint.phase != "ended":
         enter(sprint, "ended")
         sprint.ended_at = evaluation.now
 

@@ -20,6 +20,7 @@ from caloron.domain.model.facts import (
     PlanApproved,
     PlanEdited,
     PlanSentBack,
+    RevertRequested,
     RunInterrupted,
     SprintDiscarded,
     WorkEnded,
@@ -58,6 +59,8 @@ def evaluate(state: State, facts: Sequence[Fact], now: float) -> Decision:
             from caloron.domain.rules import discard
 
             evaluation.apply("", progress_page.report)
+            # A person may revert what was merged before.
+            evaluation.apply("", post_merge_check.advance)
             evaluation.apply("", discard.advance)
             return
         if evaluation.sprint.phase in ("planning", "approval"):
@@ -117,6 +120,8 @@ def _take_in(evaluation: Evaluation, facts: Sequence[Fact]) -> None:
         from caloron.domain.rules import discard
 
         evaluation.apply("", discard.discard, discarded)
+    for request in _of_kind(RevertRequested, facts):
+        evaluation.apply("", post_merge_check.request_revert, request)
 
 
 def _of_kind(kind: type[_F], facts: Sequence[Fact]) -> list[_F]:

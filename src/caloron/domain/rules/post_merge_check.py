@@ -9,10 +9,10 @@ from __future__ import annotations
 import msgspec
 
 from caloron.domain.model.effects import ClosePull, MakeRevert, Merge, OpenPull, ReopenIssue
-from caloron.domain.model.facts import EffectDone, EffectFailed, WorkEnded
+from caloron.domain.model.facts import EffectDone, EffectFailed, RevertRequested, WorkEnded
 from caloron.domain.model.merge import LandedMerge, MergeWait, Outcome, Revert, Verified
 from caloron.domain.model.snapshots import PullSnapshot, marker_key
-from caloron.domain.model.sprint import State, revert_branch
+from caloron.domain.model.sprint import State, enter, revert_branch
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task
 from caloron.domain.reporting import forge_texts
@@ -56,7 +56,8 @@ def decide_merge(
 def landed_merge(state: State, task: Task) -> LandedMerge | None:
     """Return the change of a task on main; None: it has none there."""
     pull, verified = state.pull_of(task), task.merge.verified
-    if task.status is not Status.DONE or pull is None or not pull.merge_commit:
+    reverted = task.merge.reverted_in is not None
+    if task.status is not Status.DONE or reverted or pull is None or not pull.merge_commit:
         return None
     return LandedMerge(
         commit=pull.merge_commit,
@@ -68,7 +69,8 @@ def landed_merge(state: State, task: Task) -> LandedMerge | None:
 
 def unsettled_merge(state: State) -> Task | None:
     """Return the task whose merge has to be settled before anything else is merged."""
-    unsettled = (Status.IN_REVIEW, Status.ESCALATED)
+    # A task that is done has one while a person has it reverted.
+    unsettled = (Status.IN_REVIEW, Status.ESCALATED, Status.DONE)
     tasks = (t for t in state.tasks.values() if t.merge.unverified and t.status in unsettled)
     return next(tasks, None)
 
@@ -91,6 +93,40 @@ def wait_for_ci(evaluation: Evaluation, task: Task, head: str, what: str) -> boo
 def waits_for_ci(evaluation: Evaluation, task: Task, head: str) -> bool:
     wait = task.merge.wait_of(head)
     return wait is not None and wait.until > evaluation.now
+
+
+def request_revert(evaluation: Evaluation, fact: RevertRequested) -> None:
+    """Revert merged tasks as one change; the task that was merged last carries it."""
+    state, sprint = evaluation.state, evaluation.sprint
+    landed = {t.id: landed_merge(state, t) for t in state.tasks.values()}
+    merges = {name: merge for name in fact.tasks if (merge := landed.get(name))}
+    if not merges or unsettled_merge(state) or sprint.phase != "ended":
+        return
+    task, (newest, *older) = state.tasks[next(iter(merges))], merges.values()
+    task.merge.revert_count += 1
+    revert = Revert(
+        number=task.merge.revert_count,
+        branch=revert_branch(task.id, sprint.id, task.merge.revert_count),
+        by=fact.by,
+        tasks=tuple(merges),
+    )
+    task.merge.unverified, task.merge.revert, task.merge.stale_merges = newest.commit, revert, 0
+    enter(sprint, "running")
+    for name in merges:
+        evaluation.note(state.tasks[name], f"{fact.by} reverts it")
+    evaluation.do(
+        MakeRevert(
+            key=_key(evaluation, task, revert),
+            task=task.id,
+            branch=revert.branch,
+            commit=newest.commit,
+            merged_as=newest.merged_as,
+            head=newest.head,
+            base=newest.base,
+            message=f"Revert {forge_texts.pull_title(task)}\n\nTask: {task.id}\n",
+            older=tuple(older),
+        )
+    )
 
 
 def revert_made(evaluation: Evaluation, task: Task, fact: EffectDone) -> None:
@@ -121,7 +157,8 @@ def failed(evaluation: Evaluation, task: Task, fact: EffectFailed) -> None:
     if revert is None:
         return
     if fact.key in (_key(evaluation, task, revert), _pull_key(evaluation, task, revert)):
-        _give_up(evaluation, task, f"main is red and #{number} cannot be taken out: {fact.message}")
+        reason = f"main is red and #{number} cannot be taken out: {fact.message}"
+        give_up(evaluation, task, fact.message if revert.by else reason)
     elif fact.kind == "reopen_issue":
         # The revert does not need the issue.
         issue_reopened(task)
@@ -136,13 +173,14 @@ def failed(evaluation: Evaluation, task: Task, fact: EffectFailed) -> None:
         task.merge.verified = None
         task.merge.stale_merges += 1
         if not fact.refusal.startswith("stale") or task.merge.stale_merges > _MAX_STALE:
-            _give_up(evaluation, task, f"the forge refused to take #{number} out: {fact.message}")
+            give_up(evaluation, task, f"the forge refused the revert: {fact.message}")
 
 
 def advance(evaluation: Evaluation) -> None:
     """Take the next step for what landed on main unverified."""
     task = unsettled_merge(evaluation.state)
-    if task and task.status is Status.IN_REVIEW and not task.work and not task.merge.merging:
+    stuck = task is not None and task.status is Status.ESCALATED
+    if task and not stuck and not task.work and not task.merge.merging:
         evaluation.apply(task.id, _advance, task)
 
 
@@ -150,6 +188,8 @@ def _advance(evaluation: Evaluation, task: Task) -> None:
     revert = task.merge.revert
     if revert is None or (revert.merged and not revert.sound):
         evaluation.start_new(task, "verify", why="main is not what was verified")
+    elif revert.merged and revert.by:
+        _end_requested(evaluation, task, revert)
     elif revert.merged:
         if revert.reopened:
             _back_to_agent(evaluation, task, revert)
@@ -169,7 +209,8 @@ def _merge_revert(evaluation: Evaluation, task: Task, revert: Revert) -> None:
         return
     if pull.state == "closed":
         who = pull.ended_by or "a person"
-        _give_up(evaluation, task, f"main is red, and {who} closed the revert, #{pull.number}")
+        why = "" if revert.by else "main is red, and "
+        give_up(evaluation, task, f"{why}{who} closed the revert, #{pull.number}")
         return
     revert = task.merge.revert = _replace(revert, head=pull.head)
     if waits_for_ci(evaluation, task, revert.head):
@@ -193,7 +234,7 @@ def revert_merged(evaluation: Evaluation, task: Task, revert: Revert, *, sound: 
 
     `sound`: main without the change is known to be green.
     """
-    issue = task.links.issue
+    issue = None if revert.by else task.links.issue
     task.merge.revert = _replace(revert, merged=True, sound=sound, reopened=issue is None)
     if issue is not None:
         key = f"reopen/{evaluation.sprint.id}/{task.id}/{revert.number}"
@@ -210,13 +251,19 @@ def verification_ended(
     if revert and not revert.merged:
         if fact.conflicts:
             files = ", ".join(fact.conflicts)
-            _give_up(evaluation, task, f"main is red and #{number} cannot be taken out: {files}")
+            reason = f"main is red and #{number} cannot be taken out: {files}"
+            by_hand = f"what came after it changed the same lines of {files}"
+            give_up(evaluation, task, by_hand if revert.by else reason)
         elif outcome.proof.passes:
             task.merge.verified = outcome.proof
         else:
-            _give_up(evaluation, task, f"main is red also without #{number}: {outcome.line}")
+            reason = f"main is red also without #{number}: {outcome.line}"
+            by_hand = f"main would be red without it: {outcome.line}"
+            give_up(evaluation, task, by_hand if revert.by else reason)
     elif revert and outcome.proof.passes:
         task.merge.revert = _replace(revert, sound=True)
+    elif revert and revert.by:
+        _end_requested(evaluation, task, revert, f"main is red after the revert: {outcome.line}")
     elif revert:
         reason = f"main is red after #{number} was taken out: {outcome.line}"
         evaluation.escalate(task, reason)
@@ -269,13 +316,32 @@ def _back_to_agent(evaluation: Evaluation, task: Task, revert: Revert) -> None:
     send_back_or_escalate(evaluation, task, task.change.head, reason, start=revert.reapply_commit)
 
 
-def _give_up(evaluation: Evaluation, task: Task, reason: str) -> None:
-    """Escalate. Nothing is merged until a person releases the task; then main is verified again."""
+def give_up(evaluation: Evaluation, task: Task, reason: str) -> None:
+    """Escalate. Nothing is merged until a person releases the task; then main is verified again.
+
+    Where a person asked for the revert, main stays as it is, and the command reports the reason.
+    """
     revert, task.merge.revert = task.merge.revert, None
     if revert and revert.pull is not None:
         key = f"close/{_pull_key(evaluation, task, revert)}"
         evaluation.do(ClosePull(key=key, task=task.id, pull=revert.pull))
-    evaluation.escalate(task, reason)
+    if revert and revert.by:
+        task.merge.unverified, task.merge.revert = "", _replace(revert, failure=reason)
+        for name in revert.tasks:
+            evaluation.note(evaluation.state.tasks[name], f"not reverted: {reason}")
+    else:
+        evaluation.escalate(task, reason)
+
+
+def _end_requested(evaluation: Evaluation, task: Task, revert: Revert, failure: str = "") -> None:
+    """Record on each task that main is without its change, as a person asked."""
+    task.merge.unverified, task.merge.revert = "", _replace(revert, failure=failure)
+    line = f"reverted by {revert.by} in pull request #{revert.pull}"
+    for name in revert.tasks:
+        reverted = evaluation.state.tasks[name]
+        reverted.merge.reverted_in = revert.pull
+        evaluation.note(reverted, line)
+        evaluation.comment(reverted, "reverted", str(revert.pull), f"{line[0].upper()}{line[1:]}.")
 
 
 def _key(evaluation: Evaluation, task: Task, revert: Revert) -> str:

@@ -133,8 +133,7 @@ def _retry(evaluation: Evaluation, ended: Ended) -> None:
     if task.attempts.failures < _MAX_FAILURES:
         evaluation.start(task, work, reason)
     elif task.merge.unverified:
-        # The post-merge check restarts by itself.
-        evaluation.escalate(task, reason)
+        post_merge_check.give_up(evaluation, task, reason)
     elif work.batch:
         # The others of the batch go on without this task, so it resumes alone.
         alone = evaluation.new_work(task, work.role, head=task.change.head)

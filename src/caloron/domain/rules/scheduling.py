@@ -96,6 +96,9 @@ def _start(evaluation: Evaluation, task: Task) -> None:
 
 def needs_person(evaluation: Evaluation, task: Task) -> bool:
     """True if the task is over, or if it cannot move before a person acts."""
+    if task.status is Status.DONE and task.merge.unverified:
+        # It is being reverted.
+        return False
     if task.step is Step.WAITING:
         begun = (d for d in _dependencies(evaluation, task) if d.status is not Status.DONE)
         return any(needs_person(evaluation, dependency) for dependency in begun)

@@ -246,7 +246,8 @@ def send_back_or_escalate(
     )
     rounds = evaluation.sprint.settings.rules.max_fix_rounds
     if len(task.review.rejected) > rounds:
-        reason = f"not approved after {rounds} fix rounds: {reason}"
+        fixes = "1 fix round" if rounds == 1 else f"{rounds} fix rounds"
+        reason = f"not approved after {fixes}: {reason}"
         evaluation.escalate(task, reason, fix, resume_as=Step.FIXING)
         return
     evaluation.move(task, Step.FIXING, reason)

@@ -194,11 +194,22 @@ def make_revert(mirror: Mirror, effect: MakeRevert) -> RevertMade:
     main = _main(mirror)
     before = before_merge(mirror, effect)
     head = mirror.same_tree_as(before, effect.commit, effect.message)
+    for merge in effect.older:
+        message = f'Revert "{first_line(merge.merged_as)}"'
+        out = mirror.same_tree_as(before_merge(mirror, merge), merge.commit, message)
+        tree, conflicts = mirror.merge_tree(head, out)
+        if conflicts is not None:
+            raise _same_lines(conflicts)
+        head = mirror.commit_on(tree, head, message)
     merged = mirror.merge(main, head, "Merge to find conflicts")
     if isinstance(merged, Conflict):
-        files = ", ".join(printable_names(merged.files))
-        raise MergeConflict(f"what came after it changed the same lines of {files}")
+        raise _same_lines(merged.files)
     return RevertMade(head, bring_back(mirror, effect, head))
+
+
+def _same_lines(files: tuple[str, ...]) -> MergeConflict:
+    names = ", ".join(printable_names(files))
+    return MergeConflict(f"what came after it changed the same lines of {names}")
 
 
 def bring_back(mirror: Mirror, effect: MakeRevert, head: str) -> str:

@@ -14,7 +14,6 @@ from pathlib import Path
 import msgspec
 
 from caloron.engine.traces import RunTraces
-from caloron.errors import StoreError
 from caloron.graph.catalogue import Catalogue
 from caloron.graph.errors import ExecutionError, GraphError
 from caloron.graph.json_text import Json, decode
@@ -220,10 +219,7 @@ class UserStages:
         path = self._folder / f"{stage.id}.json"
         added = {"added_at": datetime.now(UTC).isoformat(timespec="microseconds")}
         text = json.dumps(added | stage_json(stage), indent=1, ensure_ascii=False) + "\n"
-        try:
-            write_atomic(path, text.encode("utf-8"))
-        except OSError as error:
-            raise StoreError(f"cannot write {path}: {error}", hint="see CALORON_HOME") from error
+        write_atomic(path, text.encode("utf-8"))
         return path
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from caloron.graph.catalogue import Catalogue
-from caloron.graph.checker.checker import check_value
+from caloron.graph.checker import check_value
 from caloron.graph.errors import GraphError
 from caloron.graph.json_text import canonical
 from caloron.graph.nodes import Graph, RemoteStage, Stage, walk

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from caloron.graph.checker.checker import check_value
+from caloron.graph.checker import check_value
 from caloron.graph.errors import CheckError, ExecutionError, GraphError, Refused, RunConflict
 from caloron.graph.json_text import Json, canonical, sha256
 from caloron.graph.nodes import ROOT, node_json

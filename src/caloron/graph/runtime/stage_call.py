@@ -7,7 +7,6 @@ import threading
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from caloron.graph.checker.subtyping import find_type_error
 from caloron.graph.errors import (
     BudgetExceeded,
     Cancelled,
@@ -23,7 +22,7 @@ from caloron.graph.errors import (
 )
 from caloron.graph.json_text import Json
 from caloron.graph.nodes import RemoteStage, Stage
-from caloron.graph.prepare import Prepared, untestable_effect
+from caloron.graph.prepare import Prepared, missing_permissions, untestable_effect
 from caloron.graph.runners.http import RemoteRunner
 from caloron.graph.runtime.cancellation import Scope
 from caloron.graph.runtime.protocols import (
@@ -34,13 +33,13 @@ from caloron.graph.runtime.protocols import (
     Value,
 )
 from caloron.graph.stage import (
-    CAPABILITIES,
     REMOTE_EFFECTS,
     StageSpec,
     cost_of,
     define,
     with_config,
 )
+from caloron.graph.subtyping import find_type_error
 from caloron.graph.types import NType
 
 if TYPE_CHECKING:
@@ -124,16 +123,10 @@ class RunContext:
     def require_permission(self, stage: StageSpec, path: str) -> None:
         """A stage that is named by a value has no more permissions than one that a node names."""
         prepared = self.prepared
-        refused = [
-            f"{effect.word} is not allowed"
-            for effect in stage.effects
-            if prepared.allowed and effect.kind not in prepared.allowed
-        ]
-        refused += [
-            f"{CAPABILITIES[needed]} is not granted"
-            for needed in sorted(stage.capabilities)
-            if prepared.granted and needed not in prepared.granted
-        ]
+        missing = missing_permissions(
+            stage.effects, stage.capabilities, prepared.allowed, prepared.granted
+        )
+        refused = [reason for _, reason in missing]
         if prepared.examples_only and (word := untestable_effect(stage)):
             refused.append(f"{word} is not run in an example")
         if refused:

@@ -11,27 +11,8 @@ SELECT count(*) FROM sprints
 SELECT COALESCE(max(number), 0) FROM sprints
 -- name: number
 SELECT number FROM sprints WHERE id = :sprint
--- name: status_sprint
--- The running sprint, else the last one.
-SELECT id AS sprint_id, number, goal, phase,
-       json_extract(CAST(data AS TEXT), '$.main_health.baseline') AS baseline,
-       json_extract(CAST(data AS TEXT), '$.main_health.verify_line') AS verify,
-       json_extract(CAST(data AS TEXT), '$.availability.pause_reason') AS halted,
-       json_extract(CAST(data AS TEXT), '$.settings.budget_usd') AS budget_usd,
-       json_extract(CAST(data AS TEXT), '$.usage.spent.usd') AS cost_usd,
-       json_extract(CAST(data AS TEXT), '$.settings.unsandboxed') AS unsandboxed,
-       json_extract(CAST(data AS TEXT), '$.availability.providers') AS paused,
-       json_extract(CAST(data AS TEXT), '$.planning.approval.declined') AS declined,
-       json_extract(CAST(data AS TEXT), '$.planning.failure') AS failure
-FROM sprints ORDER BY id = :running DESC, number DESC LIMIT 1
--- name: status_tasks
-SELECT id, status, reason, COALESCE(json_extract(CAST(data AS TEXT), '$.log.cycle'), 0) AS cycle
-FROM tasks WHERE sprint = :sprint ORDER BY position
 -- name: history
-SELECT s.id, s.number, s.goal, s.phase, s.created_at, s.ended_at,
-       json_extract(CAST(s.data AS TEXT), '$.planning.failure') AS stopped,
-       json_extract(CAST(s.data AS TEXT), '$.discard.by') AS discarded,
-       (SELECT count(*) FROM tasks t WHERE t.sprint = s.id) AS total,
+SELECT s.data, (SELECT count(*) FROM tasks t WHERE t.sprint = s.id) AS total,
        (SELECT count(*) FROM tasks t WHERE t.sprint = s.id AND t.status = 'Done') AS done
 FROM sprints s ORDER BY s.number DESC LIMIT :limit
 -- name: finished
@@ -115,7 +96,7 @@ CREATE TEMP TABLE records (sprint, made_by, data)
 -- name: light_sprint
 SELECT data FROM sprints ORDER BY id = :running DESC, number DESC LIMIT 1
 -- name: light_tasks
-SELECT data FROM tasks WHERE sprint = :sprint ORDER BY position
+SELECT status, data FROM tasks WHERE sprint = :sprint ORDER BY position
 -- name: sprint_names
 SELECT number FROM sprints ORDER BY number DESC
 -- name: task_names

@@ -15,7 +15,7 @@ from caloron.cli import output
 from caloron.cli.app import Answer, Failed
 from caloron.cli.format import counted
 from caloron.engine.graphs.runtime import GraphRuntime
-from caloron.errors import CaloronError, NotFound, StoreError, UsageError
+from caloron.errors import CaloronError, NotFound, UsageError, store_errors
 from caloron.graph.errors import ExecutionError, GraphError, ParseError, Refused
 from caloron.graph.json_text import decode
 from caloron.graph.prepare import Prepared
@@ -74,12 +74,8 @@ def is_strict(profile: str) -> bool:
 
 def open_runtime(*, unsandboxed: bool = False) -> GraphRuntime:
     """Open the stages and the cache of this home; stages that are damaged are noted."""
-    try:
+    with store_errors(f"cannot make {home()}", hint="choose another place with CALORON_HOME"):
         home().mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(
-            f"cannot make {home()}: {error.strerror}", hint="choose another place with CALORON_HOME"
-        ) from error
     runtime = GraphRuntime(home(), unsandboxed=unsandboxed)
     # Reading the stages finds the damaged ones.
     _ = runtime.catalogue

@@ -16,7 +16,7 @@ from caloron.engine.graphs.runtime import GraphRuntime, RunOptions
 from caloron.engine.traces import new_run_id
 from caloron.errors import UsageError
 from caloron.graph.catalogue import unknown_references
-from caloron.graph.checker.checker import check_value
+from caloron.graph.checker import check_value
 from caloron.graph.drawing import svg_of, text_of
 from caloron.graph.errors import ExecutionError, GraphError
 from caloron.graph.json_text import decode

@@ -14,8 +14,9 @@ import click
 from caloron.cli import output
 from caloron.cli.app import Answer, DryRun, Failed, attributes, group, planned
 from caloron.cli.commands.graph.common import unsandboxed_option
-from caloron.cli.format import counted, one_line, utc
+from caloron.cli.format import counted, one_line
 from caloron.cli.render import aligned
+from caloron.durations import utc
 from caloron.errors import UsageError
 from caloron.ledger.locate import home
 from caloron.schedule.config import Schedule, read_schedule

@@ -222,7 +222,7 @@ def test_stages(name: str | None, source: str | None, unsandboxed: bool) -> Answ
 
 @group(examples=["caloron noether register"])
 def noether() -> None:
-    """Use the stages of Caloron in Noether."""
+    """Register the stages of Caloron with Noether."""
 
 
 @noether.command(

@@ -73,7 +73,7 @@ def show(name: str, project: str | None) -> Answer:
             for own in _grouped(works, "sprint_id").values()
         ],
         "work": [{k: v for k, v in work.items() if k != "agent_id"} for work in works],
-        "adopted_versions": versions,
+        "imported_versions": versions,
     }
     data |= _folder_of(paths, name)
     return Answer(data, lambda: _page(data, works))
@@ -83,7 +83,7 @@ def _page(data: dict[str, Any], works: list[dict[str, Any]]) -> list[str]:
     lines = aligned(_table([data]))
     lines += ["", *aligned(_work_table(works, data["by_sprint"]))] if works else []
     lines += [f"{s}  {t}  {n} cycles, {cut_smaller(n)}" for (s, t), n in _to_slice(works)]
-    for version in data["adopted_versions"]:
+    for version in data["imported_versions"]:
         parts = (version.get(key) for key in ("version", "sprint_id", "framework", "model"))
         lines.append("  imported: version " + ", ".join(str(part) for part in parts if part))
     lines += ["", data["about"]] if data["about"] else []
@@ -199,7 +199,7 @@ def _imported_agent(name: str, versions: list[dict[str, Any]]) -> dict[str, Any]
         "roles": [],
         "frameworks": _words(versions, "framework"),
         "models": _words(versions, "model"),
-        "adopted": True,
+        "imported": True,
     }
 
 
@@ -263,7 +263,7 @@ def _agent(name: str, works: list[dict[str, Any]]) -> dict[str, Any]:
         "roles": _words(works, "role"),
         "frameworks": _words(works, "framework"),
         "models": _words(works, "model"),
-        "adopted": False,
+        "imported": False,
     }
 
 
@@ -273,7 +273,7 @@ def _table(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    if row["adopted"]:
+    if row["imported"]:
         used = ", ".join((*row["frameworks"], *row["models"]))
         about = f"imported from an older version{f' ({used})' if used else ''}"
         return (f"{row['agent_id']}  {about}",)

@@ -10,17 +10,17 @@ from typing import Any
 import click
 
 from caloron.cli import output
-from caloron.cli.app import Answer, attributes, command, named_sprint, sprint_argument
+from caloron.cli.app import SPRINT, Answer, command, named_sprint, sprint_argument
 from caloron.cli.format import counted, dollars
-from caloron.cli.project_view import as_data, imported_sprint, read_ledger
+from caloron.cli.project_view import as_data, read_ledger
 from caloron.cli.render import Item, Page, Section, as_text, unmarked
-from caloron.cli.sprint_view import agent_runs, sprint_data, task_data
 from caloron.domain.compat.legacy_sprints import summary_of
 from caloron.domain.model.sprint import State
 from caloron.domain.model.task import Task
 from caloron.domain.reporting.history import remembered, with_adopted
 from caloron.domain.reporting.kpis import (
     Run,
+    agent_runs,
     blockers_of,
     compute_kpis,
     label,
@@ -31,7 +31,7 @@ from caloron.domain.reporting.kpis import (
 from caloron.domain.reporting.learnings import FATE, SprintRecord, as_of, improvements, same_meaning
 from caloron.domain.reporting.retro_page import Retro, review_sprint, write_retro_report
 from caloron.durations import span
-from caloron.ledger import reading, run_history
+from caloron.ledger import reading, run_history, views
 from caloron.ledger.learnings import kept_in_file
 from caloron.ledger.legacy import LegacySprints, find_legacy_sprint, legacy_sprints
 from caloron.ledger.locate import ProjectPaths, find_project
@@ -39,7 +39,7 @@ from caloron.ledger.projects import load_project
 
 
 @command(project=True, examples=["caloron show 3", "caloron show shop-3 --output json"])
-@click.argument("sprint", callback=named_sprint)
+@click.argument("sprint", type=SPRINT, callback=named_sprint)
 def show(sprint: str, project: str | None) -> Answer:
     """Show SPRINT, by its id or its number, with each of its tasks."""
     data = _imported(find_project(project), sprint)
@@ -55,73 +55,72 @@ def _imported(paths: ProjectPaths, name: str) -> dict[str, Any] | None:
     """A sprint imported from an older version; only its summary is available."""
     with reading.ledger_if_any(paths) as connection:
         sprint = find_legacy_sprint(paths, connection, name)
-    return None if sprint is None else imported_sprint(sprint, *_FIELDS)
+    if sprint is None:
+        return None
+    summary = summary_of(sprint.record)
+    known = as_data(remembered(sprint.id, sprint.record).kpis)
+    return {
+        **views.imported_view(sprint),
+        # Only these numbers were recorded.
+        "kpis": dict.fromkeys(known) | {name: known[name] for name in _RECORDED},
+        "tools_used": dict.fromkeys(summary.tools, 1),
+        "blockers": list(summary.blockers),
+    }
 
 
-_FIELDS = (
-    *("sprint_id", "number", "goal", "phase", "stopped", "completed_at", "duration_s"),
-    *("work_time_s", "total_tasks", "completed_tasks", "failed_tasks", "avg_clarity"),
-    *("supervisor_events", "human_acts", "tests_passing", "review_cycles", "cost_usd", "tokens"),
-    *("tools_used", "blockers", "tasks", "adopted"),
-)
+_RECORDED = ("total_tasks", "completed_tasks", "failure_count", "avg_clarity", "sprint_time_s",
+             "total_interventions")  # fmt: skip
 
 
 def _record(figures: run_history.Figures) -> dict[str, Any]:
-    state, runs = figures.state, figures.runs
-    kpis = compute_kpis(state, runs, time.time())
-    return sprint_data(state, "sprint_id", "number", "goal", "phase", "stopped", "completed_at") | {
-        "duration_s": kpis.sprint_time_s,
-        **attributes(kpis, "work_time_s", "total_tasks", "completed_tasks"),
-        "failed_tasks": kpis.total_tasks - kpis.completed_tasks,
-        "avg_clarity": kpis.avg_clarity,
-        "supervisor_events": kpis.total_interventions,
-        **attributes(kpis, "human_acts", "tests_passing"),
-        "review_cycles": sum(len(task.review.reviewed) for task in state.tasks.values()),
-        "cost_usd": kpis.cost_usd,
-        "tokens": kpis.total_tokens,
+    state, runs, now = figures.state, figures.runs, time.time()
+    return {
+        **views.sprint_state(state, now),
+        "kpis": as_data(compute_kpis(state, runs, now)),
         "tools_used": tools_of(state, runs),
         "blockers": list(blockers_of(state)),
         "tasks": [_task(state, task, runs) for task in state.tasks.values()],
-        "adopted": False,
     }
 
 
 def _task(state: State, task: Task, runs: tuple[Run, ...]) -> dict[str, Any]:
     own_runs = tuple(run for run in runs if run.task == task.id)
     only_task = State(sprint=state.sprint, tasks={task.id: task})
-    return task_data(
-        task,
-        *("id", "title", "status", "reason", "tests", "tools", "clarity", "assessment"),
-        *("review_rounds", "runs", "cost_usd", "tokens", "issue_number", "pr_number"),
-        tools=sorted(tools_of(only_task, own_runs)),
-        runs=len(agent_runs(own_runs)),
-    )
+    return {
+        **views.task_view(task),
+        "tools": sorted(tools_of(only_task, own_runs)),
+        "runs": len(agent_runs(own_runs)),
+    }
 
 
-_HEAD = ("task", "status", "tests", "reviews", "runs", "clarity", "cost", "tools", "reason")
+_HEAD = ("task", "status", "verified", "reviews", "runs", "clarity", "cost", "tools", "reason")
 
 
 def _page(data: dict[str, Any]) -> Page:
-    done = f"{data['completed_tasks']}/{data['total_tasks']} tasks"
-    clarity = data["avg_clarity"]
-    lines = [
-        f"{data['phase']}, {span(data['duration_s'])} in total",
-        f"clarity: {'unknown' if clarity is None else f'{clarity}/10'}",
-        f"supervisor steps: {data['supervisor_events']}",
-        *([f"stopped: {data['stopped']}"] if data["stopped"] else []),
-    ]
-    if data["adopted"]:
-        lines.append("imported from an older version; only this summary is available")
+    kpis = data["kpis"]
+    clarity = "unknown" if kpis["avg_clarity"] is None else f"{kpis['avg_clarity']}/10"
+    took, supervisor = span(data["duration_s"]), counted(kpis["total_interventions"], "step")
+    if data["imported"]:
+        lines = [
+            f"{data['outcome']}: {took}",
+            f"clarity: {clarity}",
+            f"supervisor: {supervisor}",
+            "imported from an older version; only this summary is available",
+        ]
     else:
-        lines[0] += f", working time {span(data['work_time_s'])}"
-        lines[1:1] = [f"cost: ${data['cost_usd']:.2f}, {data['tokens']} tokens"]
-        lines[3] += f"; acts of people: {data['human_acts']}"
-        lines[3] += f"; tasks verified green: {data['tests_passing']}"
+        lines = [
+            f"{data['outcome']}: {took}, working time {span(kpis['work_time_s'])}",
+            f"cost: ${data['cost_usd']:.2f}, {counted(kpis['total_tokens'], 'token')}",
+            f"clarity: {clarity}; tasks verified green: {kpis['tests_passing']}",
+            f"people: {counted(kpis['human_acts'], 'act')}; supervisor: {supervisor}",
+        ]
+    lines += [f"failure: {data['failure']}"] if data["failure"] else []
+    done = f"{data['completed_tasks']} of {counted(data['total_tasks'], 'task')} done"
     return Page(
         title=f"Sprint {data['sprint_id']} (#{data['number']}): {done}",
         lead=data["goal"],
         sections=[
-            Section("In short", items=[Item(line) for line in lines]),
+            Section("Summary", items=[Item(line) for line in lines]),
             Section("Tasks", rows=[_HEAD, *(_row(task) for task in data["tasks"])]),
             Section("Blockers", items=[Item(text) for text in data["blockers"][:10]]),
         ],
@@ -132,13 +131,17 @@ def _row(task: dict[str, Any]) -> tuple[str, ...]:
     clarity = "-" if task["clarity"] is None else f"{task['clarity']}/10"
     tools = ", ".join(task["tools"][:4]) or "-"
     return (
-        task["id"], task["status"], task["tests"] or "-", str(task["review_rounds"]),
+        task["id"], task["status"], task["verification"] or "-", str(task["review_rounds"]),
         str(task["runs"]), clarity, dollars(task["cost_usd"]), tools, task["reason"],
     )  # fmt: skip
 
 
-@command(project=True, examples=["caloron metrics", "caloron metrics --output json"])
-def metrics(project: str | None) -> Answer:
+@command(
+    project=True,
+    examples=["caloron metrics", "caloron metrics --all", "caloron metrics --output json"],
+)
+@click.option("--all", "every", is_flag=True, help="Add every number of the last sprint.")
+def metrics(every: bool, project: str | None) -> Answer:
     """Show the numbers of the ended sprints, and how the last one compares."""
     paths = find_project(project)
     records: list[SprintRecord] = []
@@ -159,14 +162,12 @@ def metrics(project: str | None) -> Answer:
     data = {"project": paths.name} | _totals(kept.sprints, records, earlier)
     earlier_kpis = [record.kpis for record in records[:-1]]
     data["trends"] = as_data(trends(records[-1].kpis, earlier_kpis)) if records else []
-    data["improvements"] = [
-        {"id": i.id, "status": i.status, "priority": i.priority, "text": i.text}
-        for i in improvements(records[-run_history.REMEMBERED :], kept)
-    ]
-    return Answer(data, lambda: as_text(_metrics_page(data)))
+    data["last_sprint"] = as_data(records[-1].kpis) if records else None
+    data["improvements"] = as_data(improvements(records[-run_history.REMEMBERED :], kept))
+    return Answer(data, lambda: as_text(_metrics_page(data, every=every)))
 
 
-_SUMS = ("human_acts", "tests_passing", "fix_rounds", "failed_runs")
+_SUMS = ("total_interventions", "human_acts", "tests_passing", "fix_rounds", "failed_runs")
 
 
 def _totals(
@@ -175,7 +176,7 @@ def _totals(
     records = [*remembered, *ended]
     kpis = [record.kpis for record in records]
     total, done = sum(k.total_tasks for k in kpis), sum(k.completed_tasks for k in kpis)
-    clarity_n = sum(k.clarity_count for k in kpis)
+    clarity_count = sum(k.clarity_count for k in kpis)
     clarity = sum((k.avg_clarity or 0.0) * k.clarity_count for k in kpis)
     tools: Counter[str] = Counter()
     for record in ended:
@@ -184,17 +185,15 @@ def _totals(
         tools.update(summary_of(sprint.record).tools)
     return {
         "total_sprints": len(records),
-        "adopted_sprints": len(records) - len(ended),
+        "imported_sprints": len(records) - len(ended),
         "total_tasks": total,
         "completed_tasks": done,
-        "failed_tasks": total - done,
         "completion_rate": round(done / total, 3) if total else 0.0,
-        "avg_clarity": round(clarity / clarity_n, 1) if clarity_n else None,
-        "clarity_n": clarity_n,
+        "avg_clarity": round(clarity / clarity_count, 1) if clarity_count else None,
+        "clarity_count": clarity_count,
         "avg_sprint_time_s": _mean([k.sprint_time_s for k in kpis]),
         # Older versions did not record when their agents worked.
         "avg_work_time_s": _mean([record.kpis.work_time_s for record in ended]),
-        "supervisor_events": sum(k.total_interventions for k in kpis),
         "review_cycles": sum(record.review_cycles for record in records),
         **{name: sum(getattr(k, name) for k in kpis) for name in _SUMS},
         "cost_usd": round(sum(k.cost_usd for k in kpis), 4),
@@ -220,46 +219,58 @@ def _top_blockers(records: Sequence[SprintRecord]) -> list[list[Any]]:
     return [[first[key][:200], times] for key, times in counted.most_common(5)]
 
 
-_TREND = ("number", "last sprint", "mean before", "n", "")
+_FIGURES = ("all sprints", "")
+_TREND = ("number", "last sprint", "mean before", "sprints", "")
+_EVERY = ("field of the JSON output", "last sprint")
 
 
-def _metrics_page(data: dict[str, Any]) -> Page:
-    share = f"{100 * data['completion_rate']:.0f} %"
-    clarity = data["avg_clarity"]
-    score = "unknown" if clarity is None else f"{clarity}/10 (n = {data['clarity_n']})"
-    took = f"{span(data['avg_sprint_time_s'])}, working time {span(data['avg_work_time_s'])}"
-    lines = [
-        f"tasks: {data['completed_tasks']} of {data['total_tasks']} done ({share})",
-        f"tasks not done: {data['failed_tasks']}",
-        f"clarity: {score}",
-        f"time per sprint: {took}",
-        f"tasks verified green: {data['tests_passing']}",
-        f"reviews: {data['review_cycles']}; fixes: {data['fix_rounds']}",
-        f"supervisor steps: {data['supervisor_events']}; acts of people: {data['human_acts']}",
-        f"failed runs: {data['failed_runs']}",
-        f"cost: ${data['cost_usd']:.2f}, {data['total_tokens']} tokens",
-    ]
-    rows = [
+def _metrics_page(data: dict[str, Any], *, every: bool) -> Page:
+    trend_rows = [
         (
             label(t["metric"]), worded(t["metric"], t["now"]), worded(t["metric"], t["before"]),
             str(t["n"]), t["direction"],
         )
         for t in data["trends"]
     ]  # fmt: skip
+    numbers = (data["last_sprint"] or {}).items() if every else ()
+    named = [(name, "-" if value is None else f"{value:g}") for name, value in numbers]
     live = [i for i in data["improvements"] if i["status"] != "retired"]
-    adopted = f", {data['adopted_sprints']} of them imported" if data["adopted_sprints"] else ""
+    imported = f", {data['imported_sprints']} of them imported" if data["imported_sprints"] else ""
     return Page(
-        title=f"{data['project']}: {counted(data['total_sprints'], 'sprint')}{adopted}",
+        title=f"{data['project']}: {counted(data['total_sprints'], 'sprint')}{imported}",
         sections=[
-            Section("All sprints", items=[Item(line) for line in lines]),
-            Section("The last sprint beside earlier ones", rows=[_TREND, *rows]),
+            Section("Figures", rows=[_FIGURES, *_figures(data)]),
+            Section("The last sprint beside earlier ones", rows=[_TREND, *trend_rows]),
             Section("Blockers", items=[Item(f"{n}x {text}") for text, n in data["top_blockers"]]),
             Section("Tools", items=[Item(f"{n}x {name}") for name, n in data["top_tools"]]),
             Section(
                 "Improvements", items=[Item(f"{FATE[i['status']]}: {i['text']}") for i in live[:8]]
             ),
+            Section("Every number", rows=[_EVERY, *named]),
         ],
     )
+
+
+def _figures(data: dict[str, Any]) -> list[tuple[str, str]]:
+    """The dozen numbers that people read, each with its unit."""
+    share, done = f"{100 * data['completion_rate']:.0f} %", data["completed_tasks"]
+    rated = counted(data["clarity_count"], "rated task")
+    clarity = "unknown" if data["avg_clarity"] is None else f"{data['avg_clarity']}/10 ({rated})"
+    took = f"{span(data['avg_sprint_time_s'])}, working time {span(data['avg_work_time_s'])}"
+    each = f" (${data['cost_usd'] / done:.2f} per done task)" if done else ""
+    return [
+        ("tasks done", f"{done} of {data['total_tasks']} ({share})"),
+        ("tasks verified green", str(data["tests_passing"])),
+        ("cost", f"${data['cost_usd']:.2f}{each}"),
+        ("tokens", str(data["total_tokens"])),
+        ("mean time of a sprint", took),
+        ("clarity of tasks, by their agents", clarity),
+        ("reviews", str(data["review_cycles"])),
+        ("fix rounds", str(data["fix_rounds"])),
+        ("failed runs of agents", str(data["failed_runs"])),
+        ("steps of the supervisor", str(data["total_interventions"])),
+        ("acts of people", str(data["human_acts"])),
+    ]
 
 
 @command(project=True, examples=["caloron retro", "caloron retro 3 --output json"])
@@ -294,6 +305,4 @@ def _retro_data(review: Retro, page: str) -> dict[str, Any]:
     sprint = review.state.sprint
     data = {name: as_data(getattr(review, name)) for name in names}
     data |= {"model_analysis": as_data(sprint.retro.answer), "model_problem": sprint.retro.problem}
-    for improvement in data["improvements"]:
-        del improvement["key"]
     return {"sprint_id": sprint.id, "number": sprint.number, **data, "report_markdown": page}

@@ -13,14 +13,14 @@ import msgspec
 from caloron.answers import log_lines
 from caloron.cli import project_view
 from caloron.cli.app import Answer, attributes, command, sprint_argument
-from caloron.cli.format import counted, dollars, local_time
+from caloron.cli.format import counted, dollars, local_times
 from caloron.cli.render import FORMATS, Item, Linked, Page, Section, as_text, render
-from caloron.cli.sprint_view import agent_runs, sprint_data, task_data
 from caloron.domain.model.snapshots import PullSnapshot, ReviewSnapshot
 from caloron.domain.model.sprint import State
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task
 from caloron.domain.reporting.explain import why
+from caloron.domain.reporting.forge_texts import criteria_of
 from caloron.domain.reporting.inbox import InboxItem, inbox_items
 from caloron.domain.reporting.kpis import (
     NOT_NEEDED,
@@ -29,9 +29,10 @@ from caloron.domain.reporting.kpis import (
     Kpis,
     Run,
     agent_kpis,
+    agent_runs,
     compute_kpis,
-    verification_of,
 )
+from caloron.domain.reporting.waiting import verification_of
 from caloron.domain.rules.verdicts import reason_of
 from caloron.durations import span
 from caloron.errors import CaloronError
@@ -39,11 +40,10 @@ from caloron.git.checkout import Checkout
 from caloron.git.command import git
 from caloron.git.mirror import Mirror
 from caloron.git.repository import Size
-from caloron.ledger import run_history
+from caloron.ledger import run_history, views
 from caloron.ledger.ledger import read_state
 from caloron.ledger.locate import ProjectPaths, find_project
 from caloron.ledger.projects import load_project
-from caloron.ledger.state_file import iso
 from caloron.ports import Remote
 from caloron.store import log
 from caloron.store.lock import holder
@@ -59,9 +59,7 @@ class _Sprint(NamedTuple):
     state: State
     runs: tuple[Run, ...]
     lost_engines: int
-    #: Its agents that run without an engine.
-    orphans: list[dict[str, Any]]
-    running: bool
+    standing: views.Standing
     #: The `--project` that printed commands need.
     flags: str
     now: float
@@ -96,8 +94,7 @@ def report(sprint: str | None, form: str, project: str | None) -> Answer:
             read_state(connection, name),
             run_history.figures_of(connection, name).runs,
             run_history.lost_engines(connection, name),
-            project_view.orphaned_agents(paths, connection, name),
-            project_view.is_running(paths, name),
+            project_view.standing_of(paths, connection, name),
             project_view.project_flag(paths, project),
             time.time(),
         )
@@ -109,36 +106,28 @@ def report(sprint: str | None, form: str, project: str | None) -> Answer:
 
 
 def _inbox(reported: _Sprint) -> list[InboxItem]:
-    items = inbox_items(reported.state, running=reported.running, options=reported.flags)
-    return [project_view.with_orphans(item, reported.orphans, reported.flags) for item in items]
+    standing, flags = reported.standing, reported.flags
+    items = inbox_items(reported.state, running=standing["running"], options=flags)
+    return [project_view.with_orphans(item, standing["orphaned_agents"], flags) for item in items]
 
 
 def _report_data(reported: _Sprint) -> dict[str, Any]:
     paths, state, runs = reported.paths, reported.state, reported.runs
-    sprint, flags = state.sprint, reported.flags
+    sprint = state.sprint
     mirror = Mirror(paths.mirror, Remote(str(paths.forge_git)), sprint.settings.main_branch)
     forge = project_view.known_forge(paths)
-    orphaned = bool(reported.orphans)
-    return sprint_data(
-        state,
-        *("sprint_id", "number", "goal", "phase", "stopped", "started_at", "baseline", "verify"),
-        *("sandboxed", "budget_usd"),
-    ) | {
+    return {
+        **views.sprint_state(state, reported.now, reported.standing),
         "project": paths.name,
-        "running": reported.running,
-        "standing": project_view.display_phase(
-            sprint.phase, running=reported.running, orphans=orphaned
-        ),
-        "ended_at": iso(sprint.ended_at) or "",
         "main_before": _main_before(state, runs),
         "agent_s": round(sum(run.seconds for run in agent_runs(runs)), 1),
         "tasks": [_task(reported, task, mirror, forge) for task in state.tasks.values()],
-        "needs": project_view.inbox_data(_inbox(reported), {sprint.id: sprint.number}),
+        "inbox": project_view.inbox_data(_inbox(reported), {sprint.id: sprint.number}),
         "rejections": _rejections(state),
         "problems": _problems(reported),
         "agents": project_view.as_data(agent_kpis(state, runs)),
         "kpis": project_view.as_data(compute_kpis(state, runs, reported.now)),
-        "bring": project_view.apply_command(load_project(paths.name), state, flags),
+        "bring": project_view.apply_command(load_project(paths.name), state, reported.flags),
     }
 
 
@@ -166,30 +155,36 @@ def _task(
     pull = state.pull_of(task)
     runs = [run for run in reported.runs if run.task == task.id]
     size = _size(state, task, mirror)
-    is_active = reported.running or task.id in {agent["task"] for agent in reported.orphans}
-    return task_data(
-        task,
-        *("id", "title", "status", "why", "issue_number", "pr_number", "issue_url", "pr_url"),
-        *("pr_state", "pr_command", "merge_commit", "diff", "verification", "verify_log"),
-        *("verify_summary", "summaries", "criteria"),
-        *("reviews", "review_rounds", "runs", "agent_s", "elapsed_s", "cost_usd", "tokens"),
-        "interventions",
-        why=_why(state, task, runs, running=is_active) or task.reason,
-        issue_url=_web_page(forge["pages"], task.links.issue),
-        pr_url=_web_page(forge.get("pull_pages", forge["pages"]), number),
-        pr_state=pull.state if pull else None,
-        pr_command=f"caloron pr show {number}{reported.flags}" if number else None,
-        merge_commit=pull.merge_commit if pull else "",
-        diff=asdict(size) if size else None,
-        reviews=[
+    standing = reported.standing
+    is_active = standing["running"] or task.id in {a["task"] for a in standing["orphaned_agents"]}
+    return {
+        **views.task_view(task),
+        "why": _why(state, task, runs, running=is_active) or task.reason,
+        "issue_url": _web_page(forge["pages"], task.links.issue),
+        "pr_url": _web_page(forge.get("pull_pages", forge["pages"]), number),
+        "pr_state": pull.state if pull else None,
+        "pr_command": f"caloron pr show {number}{reported.flags}" if number else None,
+        "merge_commit": pull.merge_commit if pull else "",
+        "verify_summary": task.merge.verified.summary if task.merge.verified else "",
+        "summaries": list(task.change.summaries),
+        "criteria": [
+            {
+                "text": text,
+                "met": bool(answer and answer.met),
+                "reason": answer.reason if answer else "",
+            }
+            for text, answer in criteria_of(task)
+        ],
+        "diff": asdict(size) if size else None,
+        "reviews": [
             attributes(review, "verdict", "author")
             for review in _sorted_reviews(state)
             if review.pull == number
         ],
-        runs=len(agent_runs(runs)),
-        agent_s=round(sum(run.seconds for run in agent_runs(runs)), 1),
-        elapsed_s=_elapsed(task, runs, reported.now if is_active else None),
-    )
+        "runs": len(agent_runs(runs)),
+        "agent_s": round(sum(run.seconds for run in agent_runs(runs)), 1),
+        "elapsed_s": _elapsed(task, runs, reported.now if is_active else None),
+    }
 
 
 def _why(state: State, task: Task, runs: list[Run], *, running: bool) -> str:
@@ -303,7 +298,7 @@ def _page(reported: _Sprint, data: dict[str, Any]) -> Page:
         title=f"Sprint {data['sprint_id']}: {done}",
         lead=data["goal"],
         sections=[
-            Section("In short", items=[Item(line) for line in _in_short(data, kpis)]),
+            Section("Summary", items=[Item(line) for line in _summary(data, kpis)]),
             Section("Done", rows=[_HEAD, *(_done_row(t) for t in merged)], items=commands),
             Section("Changes", items=[_change(t) for t in merged if t["summaries"]]),
             Section("Waits for you", items=[_item(item) for item in _inbox(reported)]),
@@ -321,27 +316,28 @@ def _page(reported: _Sprint, data: dict[str, Any]) -> Page:
     )
 
 
-def _in_short(data: dict[str, Any], kpis: Kpis) -> list[str]:
-    ended = f", ended {local_time(data['ended_at'])}" if data["ended_at"] else ""
-    began = f"began {local_time(data['started_at'])}"
-    took = f"{span(kpis.sprint_time_s)} in total, working time {span(kpis.work_time_s)}"
-    lines = [f"{data['standing']}: {began}{ended}, {took}"]
+def _summary(data: dict[str, Any], kpis: Kpis) -> list[str]:
+    when = local_times(data["started_at"], data["completed_at"])
+    took = f"{span(kpis.sprint_time_s)} ({when}), working time {span(kpis.work_time_s)}"
     guess = f" (${kpis.estimated_cost_usd:.2f} of it estimated)" if kpis.estimated_cost_usd else ""
-    lines.append(
-        f"cost: ${kpis.cost_usd:.2f} of ${data['budget_usd']:.2f}{guess},"
-        f" {kpis.total_tokens} tokens; agents worked {span(data['agent_s'])}"
-    )
+    cost = f"${kpis.cost_usd:.2f} of ${data['budget_usd']:.2f}{guess}"
+    used = f"{counted(kpis.total_tokens, 'token')}; agents worked {span(data['agent_s'])}"
     how = f" ({data['verify']})" if data["verify"] else ""
-    red = f" {kpis.verify_failures} of {kpis.verify_runs} runs red;" if kpis.verify_runs else ""
-    lines.append(
-        f"verification{how}: {kpis.tests_passing} of {kpis.completed_tasks} done tasks green;"
-        f"{red} main before: {data['main_before']}"
-    )
-    lines.append(
-        f"reviews: {sum(t['review_rounds'] for t in data['tasks'])}; fixes: {kpis.fix_rounds};"
-        f" conflicts: {kpis.conflict_count}; supervisor steps: {kpis.total_interventions};"
-        f" acts of people: {kpis.human_acts}"
-    )
+    red = f" {kpis.verify_failures} of {counted(kpis.verify_runs, 'run')} red;"
+    green = f"{kpis.tests_passing} of {counted(kpis.completed_tasks, 'done task')} green;"
+    green += red if kpis.verify_runs else ""
+    reviews = counted(sum(task["review_rounds"] for task in data["tasks"]), "review")
+    rejections = counted(len(data["rejections"]), "rejection")
+    fixes = counted(kpis.fix_rounds, "fix round")
+    conflicts = counted(kpis.conflict_count, "merge conflict")
+    supervisor = f"supervisor: {counted(kpis.total_interventions, 'step')}"
+    lines = [
+        f"{data['outcome']}: {took}",
+        f"cost: {cost}, {used}",
+        f"verification{how}: {green} main before: {data['main_before']}",
+        f"review: {reviews}, {rejections}, {fixes}, {conflicts}",
+        f"people: {counted(kpis.human_acts, 'act')} (reviews, commands, edits); {supervisor}",
+    ]
     if not data["sandboxed"]:
         lines.append("WARNING: no sandbox; its agents could read and change all your files")
     return lines
@@ -427,7 +423,7 @@ def inbox(project: str | None) -> Answer:
         )
     ]
     items += _to_take(paths, flags)
-    data = {"project": paths.name, "needs": project_view.inbox_data(items, numbers)}
+    data = {"project": paths.name, "items": project_view.inbox_data(items, numbers)}
     return Answer(data, lambda: _inbox_text(items))
 
 
@@ -454,8 +450,9 @@ def _to_take(paths: ProjectPaths, flags: str) -> list[InboxItem]:
 
 def _inbox_text(items: list[InboxItem]) -> str:
     if not items:
-        return "Nothing needs you."
-    count = "One thing needs you" if len(items) == 1 else f"{len(items)} things need you"
+        return "Nothing needs your attention."
+    needs = "item needs" if len(items) == 1 else "items need"
+    count = f"{len(items)} {needs} your attention"
     sections = [
         Section(f"Sprint {name}", items=[_item(item) for item in items if item.sprint == name])
         for name in dict.fromkeys(item.sprint for item in items)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,16 @@ import click
 
 from caloron.agents.clis.registry import line_formatter
 from caloron.answers import closing_words, feedback_in
+from caloron.cli import output
 from caloron.cli.app import TASK, Answer, Number, attributes, command, sprint_name, sprint_option
-from caloron.cli.format import one_line, utc
+from caloron.cli.format import counted, one_line, printable
 from caloron.cli.project_view import require_ledger
 from caloron.cli.render import aligned, fitted
+from caloron.domain.model.roles import shown_role
 from caloron.domain.reporting.kpis import Run
+from caloron.durations import span, utc
 from caloron.engine.runs.run_dirs import read_record
-from caloron.errors import NotFound
+from caloron.errors import NotFound, UsageError
 from caloron.ids import sprint_number
 from caloron.ledger import reading
 from caloron.ledger.locate import ProjectPaths, find_project, require_id
@@ -42,7 +46,10 @@ _LONGEST_BLOCK = 100
     show_default=True,
     help="At most this many lines of each log, from its end.",
 )
-def logs(task: str, sprint: str | None, tail: int, project: str | None) -> Answer:
+@click.option("--follow", "-f", is_flag=True, help="Print new lines until the attempt ends.")
+def logs(
+    task: str, sprint: str | None, tail: int, follow: bool, project: str | None
+) -> Answer | None:
     """Show the output of the agents of TASK (or of the `planner`), oldest attempt first.
 
     The feedback block at the end is left out: it is on the task's issue, and in the file that the
@@ -65,10 +72,68 @@ def logs(task: str, sprint: str | None, tail: int, project: str | None) -> Answe
         raise NotFound(
             f"nothing has run for task {task!r} in sprint {chosen}", hint=_newest_logs(paths, task)
         )
+    if follow:
+        _follow(paths, f"{chosen}/{task}", tail)
+        return None
     numbers = {(run.item.rpartition("/")[2], run.token): run.attempt for run in runs}
     attempts = [_attempt(run, numbers, tail) for run in _runs(folder)]
     data = {"sprint_id": chosen, "number": number, "task": task, "attempts": attempts}
     return Answer(data, lambda: "\n".join(map(_text, attempts)))
+
+
+#: Seconds between two looks of `--follow`.
+_FOLLOW_S = 0.3
+
+
+def _follow(paths: ProjectPaths, task: str, tail: int) -> None:
+    """Print the output of the attempt at work, or of the last one, until it ends or Ctrl-C."""
+    if output.wants_json():
+        raise UsageError("--follow prints text", hint="for programs: caloron logs TASK -o json")
+    run = _runs(paths.runs / task)[-1]
+    printed = _Printed(run / "output.log", line_formatter(read_record(run).framework), tail)
+    click.echo(fitted(f"── {run.parent.name}  {run}"))
+    with suppress(KeyboardInterrupt):
+        # Read once more after the end: the last lines may have been written meanwhile.
+        while _is_at_work(paths, run):
+            printed.print_new()
+            time.sleep(_FOLLOW_S)
+    printed.print_new(last=True)
+
+
+def _is_at_work(paths: ProjectPaths, run: Path) -> bool:
+    with reading.ledger_if_any(paths) as connection:
+        rows = reading.rows(connection, "in_flight") if connection else []
+    return any(paths.runs / row["id"] / str(row["token"]) == run for row in rows)
+
+
+class _Printed:
+    """A log that grows: prints its readable lines, without feedback blocks, each once."""
+
+    def __init__(self, log: Path, readable: Callable[[str], str], tail: int) -> None:
+        self._log, self._readable, self._tail = log, readable, tail
+        self._offset = 0
+        self._lines: list[str] = []
+        self._shown = 0
+
+    def print_new(self, *, last: bool = False) -> None:
+        try:
+            with self._log.open("rb") as file:
+                file.seek(self._offset)
+                chunk = file.read()
+        except FileNotFoundError:
+            return
+        # A line that is being written is read with the next ones.
+        whole = chunk if last else chunk[: chunk.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.decode("utf-8", "replace").splitlines():
+            text = self._readable(line) if line else ""
+            self._lines += text.split("\n") if text or not line else []
+        inside = feedback_in(self._lines)
+        kept = [line for line, of_block in zip(self._lines, inside, strict=True) if not of_block]
+        new = kept[self._shown :] if self._shown else kept[-self._tail :]
+        self._shown = len(kept)
+        if new:
+            click.echo(printable("\n".join(new)))
 
 
 def _newest_logs(paths: ProjectPaths, task: str) -> str:
@@ -107,6 +172,12 @@ def _attempt(run: Path, numbers: dict[tuple[str, int], int], tail: int) -> dict[
     }
 
 
+def _shown_work(work: str) -> str:
+    """`1-fix`, with the name of the role for people."""
+    number, _, role = work.partition("-")
+    return f"{number}-{shown_role(role)}" if role else work
+
+
 def _last(path: Path, count: int, readable: Callable[[str], str]) -> tuple[str, str]:
     """The last lines of a log as it is, and the same made readable, without feedback blocks.
 
@@ -142,17 +213,16 @@ def _without_feedback(shown: list[tuple[str, int]]) -> list[tuple[str, int]]:
 def _text(attempt: dict[str, Any]) -> str:
     number = attempt["attempt"]
     which = f"attempt {number}" if number else "not begun"
-    parts = [fitted(f"── {attempt['work']}, {which}  {attempt['path']}")]
+    parts = [fitted(f"── {_shown_work(attempt['work'])}, {which}  {attempt['path']}")]
     parts += [attempt[key].rstrip() for key in ("readable", "errors") if attempt[key]]
     return "\n".join(parts)
 
 
-#: What is no task of a plan and has a story all the same: the planner, main before the sprint,
-#: and the model that looks back.
+#: Work of a sprint that belongs to no task of its plan.
 _BESIDE = {
     "po": "the planner",
     "baseline": "the verification of main before the sprint",
-    "retro": "the model that looks back",
+    "retro": "the model that writes the retro",
 }
 
 #: Each act on the forge once it is done, and while it is still to do.
@@ -280,7 +350,7 @@ def _words(event: dict[str, Any], runs: Sequence[Run]) -> str:
     """One event in a few words; `runs` are those of its work item."""
     kind, payload, at = event["type"], event["payload"], event["ts"]
     if kind == "work_item_claimed":
-        return f"taken by {event['actor'] or ''}"
+        return f"started by {event['actor'] or 'an engine'}"
     if kind == "attempt_started":
         begun = (run.attempt for run in runs if _ms(run.started_at) == at)
         return f"attempt {next(begun, payload['attempt'])} began"
@@ -300,7 +370,7 @@ def _ms(seconds: float) -> int:
 def _effect(payload: dict[str, Any]) -> str:
     kind, parts = str(payload["kind"]), payload["key"].split("/")
     if parts[0] == "escalation" and kind == "create_issue":
-        return "an issue that asks for a person was opened" + _because(payload["note"])
+        return "an issue that needs you was opened" + _because(payload["note"])
     if kind == "label":
         return f"label {parts[-1]} was put on its issue"
     if kind == "comment":
@@ -314,19 +384,21 @@ def _act(kind: str, *, done: bool) -> str:
 
 
 def _ended(payload: dict[str, Any], seconds: float | None) -> str:
-    took = "" if seconds is None else f" after {seconds:.1f} s"
-    end = (
-        "it took too long" if payload.get("timed_out") else f"exit code {payload.get('exit_code')}"
-    )
+    took = "" if seconds is None else f" after {_took(seconds)}"
+    end = "timed out" if payload.get("timed_out") else f"exit code {payload.get('exit_code')}"
     last_line = _because(closing_words(payload.get("last_line") or ""))
     return f"ended{took}: {payload.get('over') or end}{last_line}"
+
+
+def _took(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else span(seconds)
 
 
 def _reported(payload: dict[str, Any]) -> str:
     tokens = payload.get("tokens_in", 0) + payload.get("tokens_out", 0)
     parts = [payload.get("framework", ""), payload.get("model", "")]
     parts += [f"${payload['usd']:.4f}"] if payload.get("usd") else []
-    parts += [f"{tokens} tokens"] if tokens else []
+    parts += [counted(tokens, "token")] if tokens else []
     parts += (
         [f"{payload['trouble']}: {payload.get('detail', '')}"] if payload.get("trouble") else []
     )
@@ -335,7 +407,7 @@ def _reported(payload: dict[str, Any]) -> str:
 
 def _because(reason: str | None) -> str:
     line = " ".join((reason or "").split())
-    return f" ({line[:_LONGEST]})" if line else ""
+    return f" ({one_line(line, _LONGEST)})" if line else ""
 
 
 def _moved(payload: dict[str, Any]) -> str:
@@ -345,18 +417,21 @@ def _moved(payload: dict[str, Any]) -> str:
     return f"{payload['old']} → {payload['new']}{_because(payload.get('reason'))}".strip()
 
 
+_CLOSED = {"done": "finished", "cancelled": "not needed any more"}
+
 _WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
     "task_moved": _moved,
     "effect_done": _effect,
     "effect_failed": lambda payload: (
         f"the forge refused to {_act(payload['kind'], done=False)}{_because(payload['note'])}"
     ),
-    "work_item_created": lambda payload: f"{payload['kind']} waits for a free place",
+    "work_item_created": lambda payload: f"{shown_role(payload['kind'])} is queued",
     "agent_reported": _reported,
     "work_item_resolved": lambda payload: (
-        f"closed as {payload['status']}{_because(closing_words(payload.get('notes') or ''))}"
+        _CLOSED.get(payload["status"], payload["status"])
+        + _because(closing_words(payload.get("notes") or ""))
     ),
-    "work_item_reopened": lambda payload: f"to be done again{_because(payload.get('reason'))}",
+    "work_item_reopened": lambda payload: f"queued again{_because(payload.get('reason'))}",
 }
 
 
@@ -374,8 +449,8 @@ def _trace_text(data: dict[str, Any]) -> list[str]:
         if f"{at:%Y-%m-%d}" != day:
             day = f"{at:%Y-%m-%d}"
             rows.append((day,))
-        rows.append((f"{at:%H:%M:%S}", entry["work"], one_line(entry["what"])))
+        rows.append((f"{at:%H:%M:%S}", _shown_work(entry["work"]), one_line(entry["what"])))
     pending = [f"  not done yet: {_act(p['kind'], done=False)}{_because(p['note'])}"
                for p in data["pending"]]  # fmt: skip
-    title = f"{data['task']} of {data['sprint_id']}{status}{cost}"
+    title = f"{shown_role(data['task'])} of {data['sprint_id']}{status}{cost}"
     return [title, *aligned(rows, head=False, indent=2), *pending]

@@ -11,7 +11,15 @@ from typing import Any
 import click
 import msgspec
 
-from caloron.cli.app import Answer, DryRun, attributes, command, exclude_each_other, planned
+from caloron.cli.app import (
+    FRAMEWORK,
+    Answer,
+    DryRun,
+    attributes,
+    command,
+    exclude_each_other,
+    planned,
+)
 from caloron.cli.commands.project.new_project import create_active, framework_or_detected
 from caloron.cli.format import counted
 from caloron.engine.forge import access
@@ -48,7 +56,11 @@ _FOLDERS = ("checkout",)
 )
 @click.argument("name")
 @click.option(
-    "--framework", "-f", metavar="NAME", help="Agent framework (default: detected on PATH)."
+    "--framework",
+    "-f",
+    type=FRAMEWORK,
+    metavar="NAME",
+    help="Agent framework (default: detected on PATH).",
 )
 @click.option(
     "--repo", "-r", metavar="REPO", help="A folder on this disk (local), else OWNER/NAME there."

@@ -39,7 +39,7 @@ from caloron.ledger.run_history import find_sprint, sprint_numbers
 
 _SHOWN = 10
 #: Outside of the project's forge, its numbers of pull requests mean something else.
-_MERGED_AS = re.compile(r"^Merge pull request #\d+(: | from \S+\s*)")
+_MERGED_AS = re.compile(r"^Merge (?:pull request #\d+(?:: | from \S+\s*)|(?=\[))")
 
 _TRAILER = re.compile(r"[\w-]+: ")
 #: What is done to the branch, and what a dry run says of it.

@@ -19,14 +19,13 @@ from caloron.cli.project_view import (
     project_flag,
     require_ledger,
 )
-from caloron.cli.sprint_view import sprint_data
 from caloron.domain.model.effects import Moved
 from caloron.domain.model.sprint import State
 from caloron.domain.model.status import exit_code_for
 from caloron.domain.reporting.explain import why_sprint
 from caloron.engine.signals import Announcer, Listener
 from caloron.ids import sprint_number
-from caloron.ledger import reading
+from caloron.ledger import reading, views
 from caloron.ledger.ledger import read_state
 from caloron.ledger.locate import ProjectPaths, find_project
 from caloron.ledger.projects import load_project
@@ -124,7 +123,9 @@ def attach(sprint: str | None, project: str | None) -> Answer | int:
     return _end(paths, state, running_agents, flags)
 
 
-def _watch(paths: ProjectPaths, name: str, view: Listener) -> tuple[State, list[dict[str, Any]]]:
+def _watch(
+    paths: ProjectPaths, name: str, view: Listener
+) -> tuple[State, list[views.AgentProcess]]:
     """Show each change of the ledger until nothing drives the sprint any more."""
     announcer: Announcer | None = None
     before: State | None = None
@@ -161,11 +162,12 @@ def _moves(before: State | None, after: State) -> tuple[Moved, ...]:
 
 
 def _data(paths: ProjectPaths, state: State, *, running: bool) -> dict[str, Any]:
-    fields = ("sprint_id", "number", "goal", "phase", "completed_tasks", "total_tasks")
-    return {"project": paths.name, "running": running} | sprint_data(state, *fields)
+    standing: views.Standing = {**views.ALONE, "running": running}
+    sprint = views.sprint_state(state, time.time(), standing)
+    return {**sprint, "project": paths.name, "running": running}
 
 
-def _end(paths: ProjectPaths, state: State, agents: list[dict[str, Any]], flags: str) -> Answer:
+def _end(paths: ProjectPaths, state: State, agents: list[views.AgentProcess], flags: str) -> Answer:
     """Say how the sprint ended, or why it does not run; the exit code is that of the sprint."""
     name, data = state.sprint.id, _data(paths, state, running=False)
     done, total = data["completed_tasks"], data["total_tasks"]

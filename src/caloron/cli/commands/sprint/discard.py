@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from shlex import quote
 from typing import Any
 
 import click
@@ -11,9 +10,9 @@ import click
 from caloron.cli import output
 from caloron.cli.app import Answer, DryRun, command, confirm, planned, sprint_argument
 from caloron.cli.commands.forge import person
-from caloron.cli.commands.sprint.apply import merge_commits
+from caloron.cli.commands.sprint.revert import merged_tasks
 from caloron.cli.format import counted
-from caloron.cli.project_view import ensure_unlocked, known_forge, require_ledger
+from caloron.cli.project_view import ensure_unlocked, require_ledger
 from caloron.domain.model.snapshots import IssueSnapshot
 from caloron.domain.model.sprint import State
 from caloron.domain.model.status import Status
@@ -32,7 +31,7 @@ from caloron.ledger.run_history import find_sprint
 @sprint_argument
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 def discard(sprint: str | None, yes: bool, dry_run: bool, project: str | None) -> Answer | DryRun:
-    """Cancel what is left of the last sprint (or of SPRINT): a held plan, unfinished tasks.
+    """Cancel what is left of the last sprint (or of SPRINT): its plan, unfinished tasks.
 
     Unfinished tasks are cancelled, their issues and pull requests closed with a comment. Merged
     work stays merged, branches and saved work are kept. It shows what is cancelled, and asks.
@@ -67,7 +66,7 @@ def _nothing_to_discard(project: Project, state: State) -> Answer:
     raise PreconditionFailed(
         f"sprint {name} has nothing left to discard: its work is "
         + ("merged" if _merged(state) else "done"),
-        hint=f"do not take it; to undo it on the forge: {undo}" if undo else "caloron report",
+        hint=f"revert it: {undo}" if undo else "caloron report",
     )
 
 
@@ -99,8 +98,7 @@ def _confirm(state: State) -> None:
 
 def _merged(state: State) -> list[str]:
     """The tasks whose work is on main; a task with nothing to do is done without any."""
-    pulls = {t.id: state.pull_of(t) for t in state.tasks.values() if t.status is Status.DONE}
-    return [name for name, pull in pulls.items() if pull and pull.state == "merged"]
+    return [task.id for task in merged_tasks(state)]
 
 
 def _data(project: Project, state: State) -> dict[str, Any]:
@@ -137,25 +135,10 @@ def _kept(project: Project, sprint: str) -> list[str]:
 
 
 def _undo(project: Project, state: State) -> str:
-    """The command that reverts what was merged; empty if there is none in one line."""
-    commits = merge_commits(state)
-    if not commits:
+    """The command that reverts what was merged; empty if nothing was."""
+    if not merged_tasks(state):
         return ""
-    repository, main = project.git_here, state.sprint.settings.main_branch
-    parents = git(repository, "rev-list", "--no-walk", "--parents", *commits, check=False)
-    if any(len(line.split()) != 3 for line in parents.splitlines()):
-        return ""
-    order = git(repository, "rev-list", "--first-parent", main, check=False).splitlines()
-    newest_first = [commit[:12] for commit in order if commit in commits]
-    # The line is made to be pasted: a branch may be named `$(…)`.
-    url = str(project.forge_git)
-    if project.is_remote:
-        url = project.config.git_url or known_forge(project)["url"]
-    folder, forge = quote(f"undo-{state.sprint.id}"), quote(url)
-    return (
-        f"git clone {forge} {folder} && git -C {folder} revert --no-edit -m 1 "
-        f"{' '.join(newest_first)} && git -C {folder} push origin {quote(main)}"
-    )
+    return f"caloron revert {state.sprint.id} --project {project.name}"
 
 
 def _text(data: dict[str, Any]) -> str:
@@ -170,5 +153,5 @@ def _text(data: dict[str, Any]) -> str:
     if data["merged"]:
         lines.append(f"Merged before, and still on the forge's main: {', '.join(data['merged'])}")
     if data["undo"]:
-        lines.append(f"To undo that: {data['undo']}")
+        lines.append(f"Revert that: {data['undo']}")
     return "\n".join(lines)

@@ -20,6 +20,7 @@ from caloron.agents.clis.registry import require_framework
 from caloron.agents.doctor import at_a_glance
 from caloron.cli import output
 from caloron.cli.app import (
+    FRAMEWORK,
     DryRun,
     Number,
     add_options,
@@ -136,7 +137,7 @@ sprint_options = add_options(
     click.option(
         "--graph-input",
         metavar="JSON",
-        help="More input for the graph, besides the goal: an object, or a file that holds one.",
+        help="More input for the graph than the goal: an object, or a file that holds one.",
     ),
     click.option(
         "--parallel",
@@ -149,6 +150,7 @@ sprint_options = add_options(
     click.option(
         "--framework",
         "-f",
+        type=FRAMEWORK,
         metavar="NAME",
         help="Agent framework for a new project (default: detected on PATH).",
     ),

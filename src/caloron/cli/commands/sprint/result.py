@@ -11,14 +11,15 @@ from caloron.cli import output
 from caloron.cli.app import Answer, Failed
 from caloron.cli.format import counted
 from caloron.cli.project_view import apply_command, known_forge, project_flag
-from caloron.cli.sprint_view import sprint_data, task_data
 from caloron.domain.model.sprint import State
+from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task
 from caloron.domain.reporting.explain import why, why_sprint
 from caloron.domain.reporting.kpis import compute_kpis
 from caloron.durations import span
 from caloron.engine.session import Session
 from caloron.errors import PreconditionFailed
+from caloron.ledger import views
 from caloron.ledger.run_history import figures_of
 from caloron.ledger.state_file import kv_path
 
@@ -108,7 +109,7 @@ def _stopped_line(state: State) -> str:
         )
     if not tasks:
         return f"Sprint {sprint.id} was stopped: {why_sprint(sprint, time.time())}"
-    done = sprint_data(state, "completed_tasks")["completed_tasks"]
+    done = sum(task.status is Status.DONE for task in tasks.values())
     return f"Sprint {sprint.id} was stopped with {done} of {len(tasks)} tasks done"
 
 
@@ -138,11 +139,8 @@ def report(session: Session, state: State) -> dict[str, Any]:
     with session.ledger.db.snapshot() as connection:
         figures = figures_of(connection, state.sprint.id)
     work_time_s = compute_kpis(figures.state, figures.runs, time.time()).work_time_s
-    return sprint_data(
-        state,
-        *("sprint_id", "number", "goal", "phase", "duration_s", "baseline", "verify", "sandboxed"),
-        *("budget_usd", "cost_usd", "estimated_cost_usd", "total_tasks", "completed_tasks"),
-    ) | {
+    return {
+        **views.sprint_state(state, time.time()),
         "project": project.name,
         "work_time_s": work_time_s,
         "tasks": [_task(session, state, task) for task in state.tasks.values()],
@@ -154,12 +152,9 @@ def report(session: Session, state: State) -> dict[str, Any]:
 
 def _task(session: Session, state: State, task: Task) -> dict[str, Any]:
     issue, pull = task.links.issue, task.links.pull
-    return task_data(
-        task,
-        *("id", "title", "kind", "depends_on", "status", "why", "reason", "issue_number"),
-        *("pr_number", "issue_url", "pr_url", "review_rounds", "cost_usd", "tokens"),
-        *("started_at", "completed_at"),
-        why=why(state, task, time.time()),
-        issue_url=session.forge.url(issue) if issue else "",
-        pr_url=session.forge.url(pull, pull=True) if pull else "",
-    )
+    return {
+        **views.task_view(task),
+        "why": why(state, task, time.time()),
+        "issue_url": session.forge.url(issue) if issue else "",
+        "pr_url": session.forge.url(pull, pull=True) if pull else "",
+    }

@@ -170,8 +170,8 @@ def _can_ask() -> bool:
     examples=["caloron resume", "caloron resume 3 --yes --detach", "caloron resume --edit"],
 )
 @click.argument("sprint_id", metavar="[SPRINT]", required=False, callback=named_sprint)
-@click.option("--yes", "-y", is_flag=True, help="Run a plan that is held for approval.")
-@click.option("--edit", is_flag=True, help="First edit a held plan in $VISUAL or $EDITOR.")
+@click.option("--yes", "-y", is_flag=True, help="Run a plan that waits for approval.")
+@click.option("--edit", is_flag=True, help="First edit the waiting plan in $VISUAL or $EDITOR.")
 @detach_option
 @limit_options
 @choice_options

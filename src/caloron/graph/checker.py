@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from caloron.graph.catalogue import Catalogue
-from caloron.graph.checker.subtyping import accepts, mismatch
 from caloron.graph.errors import CheckError, UnknownStage
 from caloron.graph.json_text import MAX_NESTING, Json, member
 from caloron.graph.nodes import (
@@ -33,6 +32,7 @@ from caloron.graph.nodes import (
     children,
 )
 from caloron.graph.stage import StageSpec, with_config
+from caloron.graph.subtyping import accepts, mismatch
 from caloron.graph.types import (
     ANY,
     BOOL,
