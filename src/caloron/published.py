@@ -262,6 +262,7 @@ Apply = TypedDict(
         "project": str,
         "sprint_id": str | None,
         "number": int | None,
+        "task": str | None,
         "repo": str,
         "branch": str,
         "how": str,
