@@ -276,6 +276,14 @@ Apply = TypedDict(
 )
 
 
+class Revert(SprintRef):
+    project: str
+    reverted: list[str]
+    pull_request: int | None
+    built_on_by: list[str]
+    bring: str
+
+
 class Discard(SprintRef):
     project: str
     discarded_by: str
@@ -1158,6 +1166,7 @@ COMMANDS: dict[str, type | tuple[type, ...]] = {
     "tick": (Tick, LastTick, SkippedTick),
     "apply": Apply,
     "discard": Discard,
+    "revert": Revert,
     "status": (Status, NoProject),
     "why": Why,
     "logs": Logs,
