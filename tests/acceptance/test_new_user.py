@@ -7,6 +7,7 @@ import json
 import pytest
 from rich.cells import cell_len
 
+from caloron.cli.commands.project.new_project import remote_forge
 from tests.acceptance.checkouts import Repository, repository
 from tests.acceptance.terminals import Terminal
 from tests.support.home import Home, does, task, writes
@@ -109,3 +110,43 @@ def test_a_declined_plan_waits_and_can_be_discarded(shop: Repository) -> None:
     assert code == 0, screen
     assert "2 tasks cancelled" in screen
     assert shop.caloron("history").data["sprints"][0]["phase"] == "ended"
+
+
+def test_the_forge_of_a_clone_is_offered_at_the_first_sprint(shop: Repository) -> None:
+    origin = "https://ada:secret@github.com/ada/shop.git"
+    shop.home.run_outside("git", "remote", "add", "origin", origin, cwd=shop.path)
+    sprint = ("sprint", GOAL, "--framework", "stub")
+    code, screen = Terminal(shop.home, *sprint, cwd=shop.path).end(("pull requests?", "y"))
+    assert code == 0, screen
+    assert "caloron init shop --forge github --repo ada/shop" in screen
+    assert "secret" not in screen
+    assert not shop.home.project("shop").exists()
+    # Nobody answers here, so one note says what could be done.
+    answer = shop.home.caloron(*sprint, "--yes", cwd=shop.path)
+    assert answer.code == 0, answer
+    assert answer.stderr.count("--forge github") == 1
+    assert "secret" not in answer.stderr
+    assert shop.home.caloron("status", cwd=shop.path).data["forge"]["kind"] == "local"
+
+
+@pytest.mark.parametrize(
+    ("address", "kind"),
+    [
+        ("git@github.com:ada/shop.git", "github"),
+        ("ssh://git@codeberg.org:22/ada/shop", "gitea"),
+        ("https://gitea.example.org:3000/ada/shop.git", "gitea"),
+        ("https://gitlab.com/ada/shop.git", ""),
+        ("https://github.com.example.org/ada/shop", ""),
+        ("/srv/github.com/ada/shop", ""),
+        ("../shop", ""),
+        ("", ""),
+    ],
+)
+def test_the_kind_of_a_forge_is_only_taken_from_an_address_that_is_clear(
+    address: str, kind: str
+) -> None:
+    options = remote_forge(address)
+    assert options[1:2] == ((kind,) if kind else ())
+    assert not options or options[-1] == "ada/shop"
+    assert (":3000" in address) == any(":3000" in option for option in options)
+    assert ":22" not in " ".join(options)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from caloron.domain.model.effects import Merge
@@ -68,6 +69,15 @@ def test_a_later_objection_of_a_person_stops_a_merge() -> None:
     )
     with pytest.raises(StaleHead, match="ada asked for changes"):
         check_merge(task, review(1, "approved", "caloron"), review(2, "changes_requested", "ada"))
+
+
+def test_a_merge_whose_approval_by_a_person_was_withdrawn_is_stopped() -> None:
+    plan = msgspec.structs.replace(planned("a"), require_human_review=True)
+    ours = review(1, "approved", "caloron", f"APPROVED\n\n{marker(OURS)}")
+    task = Task(plan=plan, merge=MergeState(merging=HEAD))
+    check_merge(task, ours, review(2, "approved", "ada"))
+    with pytest.raises(StaleHead, match="approval of a person"):
+        check_merge(task, ours)
 
 
 # A CI that has not reported on a new head yet

@@ -59,7 +59,7 @@ def test_a_stored_record_is_used_until_the_rules_change(
 
 def by_hand(book: Book) -> None:
     (data,) = book.ledger.db.rows("SELECT data FROM tasks WHERE id = 'a'")[0]
-    new = json.dumps(json.loads(data) | {"status": "Escalated", "reason": "no"}).encode()
+    new = json.dumps(json.loads(data) | {"step": "escalated", "reason": "no"}).encode()
     book.ledger.db.rows("UPDATE tasks SET data = ? WHERE id = 'a'", (new,))
 
 

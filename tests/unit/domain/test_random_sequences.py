@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ from caloron.domain.model.effects import Merge
 from caloron.domain.model.facts import Refusal
 from caloron.domain.model.snapshots import PullSnapshot, ReviewSnapshot, marker_key
 from caloron.domain.model.sprint import State
-from caloron.domain.model.status import SETTLED, Status
+from caloron.domain.model.status import SETTLED, Status, Step
 from caloron.domain.reporting.explain import why
 from caloron.domain.rules.evaluation import Decision
 from caloron.domain.rules.post_merge_check import is_stuck
@@ -94,6 +95,9 @@ class InvariantChecker:
                 and marker_key(o.body) not in (task.review.voided or ("-",))
             ]  # fmt: skip
             assert max(reviews, key=lambda r: r.version).verdict == "approved"
+            by_people = [r for r in reviews if not marker_key(r.body)]
+            approved = any(r.verdict == "approved" for r in by_people)
+            assert approved or not task.plan.require_human_review
 
     def _one_merge_at_a_time(self, state: State) -> None:
         assert sum(1 for t in state.tasks.values() if t.merge.merging) <= 1
@@ -216,6 +220,8 @@ def test_no_sequence_of_events_breaks_an_invariant_or_stops_the_sprint(data: st.
     """After random acts, agents and refusals all parties cooperate, and the sprint must end."""
     plan = data.draw(st.sampled_from(PLANS))
     parallel = data.draw(st.integers(1, 4))
+    if data.draw(st.booleans(), label="a person approves each merge"):
+        plan = tuple(msgspec.structs.replace(task, require_human_review=True) for task in plan)
     world = SprintDriver(new_state(*plan, parallel=parallel, max_fix_rounds=1))
     world.forge.ignores_base = data.draw(st.booleans())
     checker = InvariantChecker(world)
@@ -254,7 +260,9 @@ def _behave(world: SprintDriver, checker: InvariantChecker, releases: int = 0) -
         raise AssertionError(f"the sprint never ends: {_statuses(world)}")
     stuck = is_stuck(world.state)
     assert all(
-        t.status in SETTLED or (stuck and t.status is Status.IN_REVIEW)
+        t.status in SETTLED
+        or (stuck and t.status is Status.IN_REVIEW)
+        or t.step in (Step.AWAITING_APPROVAL, Step.WAITING)
         for t in world.state.tasks.values()
     )
     _release_everything(world, checker, releases + 1)
@@ -269,7 +277,8 @@ def _release_everything(world: SprintDriver, checker: InvariantChecker, releases
     ]
     if None in issues:
         return  # The forge refused both its issue and the escalation.
-    if not escalated and not cancelled:
+    waiting = [t for t in world.state.tasks.values() if t.step is Step.AWAITING_APPROVAL]
+    if not escalated and not cancelled and not waiting:
         assert all(t.status is Status.DONE for t in world.state.tasks.values())
         return
     for task in cancelled:
@@ -278,6 +287,9 @@ def _release_everything(world: SprintDriver, checker: InvariantChecker, releases
     for issue in issues:
         assert issue is not None
         world.person.comment(issue, "resolved")
+    for task in waiting:
+        assert task.links.pull is not None
+        world.person.review(task.links.pull, "approved")
     _behave(world, checker, releases)
 
 

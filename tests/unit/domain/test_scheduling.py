@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from itertools import pairwise, permutations
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caloron.domain.model.effects import CreateIssue, PostComment, StartWork
+from caloron.domain.model.effects import CreateIssue, Merge, PostComment, StartWork
 from caloron.domain.model.roles import Role
-from caloron.domain.model.status import Status
+from caloron.domain.model.status import Status, Step
 from caloron.domain.reporting.explain import why
 from caloron.domain.reporting.waiting import busy_slots
 from caloron.domain.rules.evaluation import Evaluation
@@ -230,3 +231,22 @@ def test_reviews_precede_fixes_and_fixes_precede_new_changes(chains: tuple[int, 
     ]
     for earlier, later in pairwise(stages):
         assert min(earlier) > max(later)
+
+
+def test_changes_that_wait_for_a_person_hold_no_slot_and_let_the_sprint_end() -> None:
+    plans = [planned("a"), planned("b"), planned("c", "b")]
+    ask = [msgspec.structs.replace(plan, require_human_review=True) for plan in plans]
+    made = SprintDriver.start(*ask, parallel=1)
+    made.run()
+    assert {name: task.step for name, task in made.state.tasks.items()} == {
+        "a": Step.AWAITING_APPROVAL,
+        "b": Step.AWAITING_APPROVAL,
+        "c": Step.WAITING,
+    }
+    assert made.state.sprint.phase == "ended"
+    assert not made.effects(Merge)
+    for name in "bca":
+        made.person.review(made.task(name).links.pull or 0, "approved")
+        made.run()
+        assert made.status(name) is Status.DONE
+    assert made.state.sprint.phase == "ended"

@@ -256,10 +256,24 @@ def _agents(agents: Sequence[AgentKpis]) -> str:
     return _table(head, rows)
 
 
+_ROLES = (
+    "role", "agents", "tasks done", "tasks failed", "clarity", "tokens", "mean time", "reviews",
+    "mean cost", "supervisor steps",
+)  # fmt: skip
+
+
 def _roles(roles: Sequence[RoleKpis]) -> str:
-    names = RoleKpis.__struct_fields__
-    rows = [msgspec.structs.astuple(role) for role in roles]
-    return _table([name.replace("_", " ") for name in names], rows)
+    """Return the means of each role."""
+
+    def cells(role: RoleKpis) -> tuple[str | float | None, ...]:
+        minutes, usd = role.avg_time_min, role.avg_cost_usd
+        return (
+            role.role, role.agents, role.tasks_completed, role.tasks_failed, role.avg_clarity,
+            role.avg_tokens, None if minutes is None else span(60 * minutes),
+            role.avg_review_cycles, None if usd is None else f"${usd:.2f}", role.interventions,
+        )  # fmt: skip
+
+    return _table(_ROLES, [cells(role) for role in roles])
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str | float | None]]) -> str:

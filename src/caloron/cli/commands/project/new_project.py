@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import unicodedata
 from collections.abc import Callable
 from contextlib import closing
@@ -80,6 +81,15 @@ class NewProject(NamedTuple):
             "budget_usd": config.budget_usd,
         }
 
+    def remote_command(self) -> str:
+        """The command for a project on the forge that the repository was cloned from, if any."""
+        config = self.project.config
+        options = remote_forge(locate.origin_of(Path(config.repo)))
+        if not options:
+            return ""
+        words = ("caloron", "init", config.name, *options, "--checkout", config.repo)
+        return f"{shlex.join(words)} --token-env NAME"
+
     def text(self, verb: str = "is", budget_usd: float | None = None) -> str:
         """The defaults, each with its reason or its consequence."""
         config, commands = self.project.config, self.commands
@@ -101,6 +111,28 @@ class NewProject(NamedTuple):
             "Other settings: caloron config set KEY VALUE",
         ]
         return "\n".join(lines)
+
+
+#: A repository over http or ssh, also in the short form of ssh: scheme, host, port, owner/name.
+_REMOTE = re.compile(
+    r"(?:(https?|ssh)://)?(?:[^@/]+@)?([\w.-]+)(?:(:\d+)/|[:/])([^/]+/[^/]+?)(?:\.git)?/?"
+)
+_GITEA_HOSTS = ("gitea", "forgejo", "codeberg")
+
+
+def remote_forge(address: str) -> tuple[str, ...]:
+    """The options of `init` for the forge of an address; empty if its kind is not known."""
+    match = _REMOTE.fullmatch(address)
+    if match is None:
+        return ()
+    scheme, host, port, repo = match.groups(default="")
+    if host.lower() == "github.com":
+        return ("--forge", "github", "--repo", repo)
+    if not any(name in host.lower() for name in _GITEA_HOSTS):
+        return ()
+    # The port of ssh says nothing about that of the pages.
+    pages = f"{scheme}://{host}{port}" if scheme.startswith("http") else f"https://{host}"
+    return ("--forge", "gitea", "--host", pages, "--repo", repo)
 
 
 def draft_here(framework: str | None) -> NewProject:

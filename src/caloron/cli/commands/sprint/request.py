@@ -51,6 +51,9 @@ if TYPE_CHECKING:
     from caloron.cli.commands.project.new_project import NewProject
     from caloron.engine.graphs.planning import Planning
 
+_OFFER = (
+    "This repository has an origin on a forge. Use its issues and pull requests? It needs a token."
+)
 MAX_GOAL = 64_000
 #: A character has at most four bytes.
 _MAX_GOAL_BYTES = 4 * MAX_GOAL
@@ -336,12 +339,23 @@ def _check_machine(*, sandboxed: bool) -> None:
             output.note(f"{finding.check}: {finding.detail}; {finding.remedy}")
 
 
-def ensure_project(request: SprintRequest) -> dict[str, Any]:
+def ensure_project(request: SprintRequest, *, ask: bool) -> dict[str, Any]:
     """Create the project if there is none; print its defaults and return them as data."""
     created = None
     if request.draft is not None:
         from caloron.cli.commands.project.new_project import create
 
+        remote = request.draft.remote_command()
+        if remote and ask and click.confirm(_OFFER, default=False):
+            # A token is needed, which must not be typed here.
+            click.echo(
+                f"Put a token into a variable and name it here, then start again:\n  {remote}"
+            )
+            click.get_current_context().exit(0)
+        if remote:
+            output.note(
+                f"Its pull requests stay on this disk. To use those of its origin: {remote}"
+            )
         if create(request.draft, request.tasks, request.choices):
             created = request.draft
             output.note(created.text(budget_usd=request.choices.budget_usd))

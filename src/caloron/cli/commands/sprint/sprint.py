@@ -138,7 +138,7 @@ def _run_new(
     detach: bool = False,
 ) -> Answer | int:
     """Record a new sprint and drive it: to its end, or to its plan if that is to be held."""
-    extra = ensure_project(request)
+    extra = ensure_project(request, ask=approval == "ask")
     with exclusive(request.project) as session:
         session.messages += [f"the plan: {warning}" for warning in request.warnings]
         with refuse_if_unreachable():
