@@ -58,7 +58,7 @@ sleep 1
 screen send-keys -l 'caloron sprint "Let tally report mean, median, range and deviation"'
 record
 screen send-keys Enter
-record_until "[y/N/e]"
+record_until "[r]eplan"
 screen send-keys -l y
 record
 screen send-keys Enter

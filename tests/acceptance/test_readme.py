@@ -23,7 +23,7 @@ _STAND_INS = {
 }
 #: Blocks that another test covers, because they would run this test again.
 _TESTED_ELSEWHERE = {"make test\n"}
-_ANSWERS = {"[y/N": "y\n", "to delete all of it:": "shop\n"}
+_ANSWERS = {"[r]eplan": "y\n", "[y/N": "y\n", "to delete all of it:": "shop\n"}
 #: Pages whose blocks run in a test of their own, and pages whose blocks do not run.
 _NOT_IN_ORDER = {
     "README.md": "test_each_block_of_the_readme_works",

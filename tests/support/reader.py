@@ -31,14 +31,19 @@ _STAND_INS = {
     "/mnt/backups/caloron-shop-20260101T120000Z.tar": "~/backups/*.tar",
     "/mnt/backups": "~/backups",
     "caloron show 3": "caloron show 1",
+    "--from-issue 12": "--from-issue $(issue_of goal)",
+    "caloron logs api": "caloron logs change",
+    "tick --sprint shop-1": "tick",
     # The next attempt is quick.
-    "caloron stop ": "caloron stop && script working # ",
+    "caloron stop                             # or": "caloron stop && script working # or",
+    # The sprint has ended when `attach` returns.
+    "caloron stop            # save": "caloron stop || true # save",
 }
 
 _SPRINT = "caloron sprint 'Something small' --yes"
 #: What has to be there before a block, by a line of the block.
 _BEFORE = {
-    "caloron stop ": """
+    "# or Ctrl-C; the agents' work is saved": """
         script slow
         caloron sprint "Something slow" --yes >/dev/null 2>&1 &
         until caloron why 2>/dev/null | grep -q "an agent is writing"; do sleep 0.2; done""",
@@ -47,6 +52,7 @@ _BEFORE = {
     "caloron why ": _SPRINT,
     "caloron issue comment 7 resolved": "escalated failing",
     "caloron pr list --state open": "escalated unclear",
+    "caloron sprint --from-issue 12": "caloron issue create --title 'Task goal' --body 'Count'",
     "caloron pr show 7": "escalated unclear",
     "caloron status --project blog": "caloron init blog --framework stub --verify none",
     "caloron config set checkout ~/src/shop": _SPRINT,
@@ -98,6 +104,7 @@ def reader(folder: Path, claude: Path) -> Newcomer:
     for name, content in _files().items():
         (user.shop / name).parent.mkdir(exist_ok=True)
         (user.shop / name).write_text(json.dumps(content))
+    (user.shop / "goal.md").write_text("Count what happens\n")
     lines = (
         "git add Makefile && git commit -q -m 'A Makefile'",
         "caloron init shop --repo . --framework stub",
