@@ -262,6 +262,7 @@ Apply = TypedDict(
         "project": str,
         "sprint_id": str | None,
         "number": int | None,
+        "task": str | None,
         "repo": str,
         "branch": str,
         "how": str,
@@ -273,6 +274,14 @@ Apply = TypedDict(
         "removed": int,
     },
 )
+
+
+class Revert(SprintRef):
+    project: str
+    reverted: list[str]
+    pull_request: int | None
+    built_on_by: list[str]
+    bring: str
 
 
 class Discard(SprintRef):
@@ -1157,6 +1166,7 @@ COMMANDS: dict[str, type | tuple[type, ...]] = {
     "tick": (Tick, LastTick, SkippedTick),
     "apply": Apply,
     "discard": Discard,
+    "revert": Revert,
     "status": (Status, NoProject),
     "why": Why,
     "logs": Logs,

@@ -47,7 +47,7 @@ class Terminal:
             stdin=stdin.open("rb") if stdin else other,
             stdout=other,
             stderr=other,
-            env=home.environment | {"TERM": "xterm"} | env,
+            env=home.environment | {"TERM": "xterm", "PAGER": "cat"} | env,
             cwd=cwd or home.root,
             start_new_session=True,
             preexec_fn=_take_terminal if stdin else None,  # noqa: PLW1509 (no other thread runs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from tests.support.gitea import Repository, Server
 from tests.support.home import Home, does, task, writes
@@ -72,3 +73,36 @@ def test_an_issue_that_was_labelled_before_the_sprint_is_part_of_it(
     assert repository.issue(plain)["state"] == "open"
     trace = home.caloron("trace", f"issue-{old}", json=False).stdout
     assert f"issue #{old} has the label {LABEL}" in trace
+
+
+def test_a_comment_of_a_writer_reaches_the_reviewer_and_others_do_not(
+    bare_home: Home, gitea: Server
+) -> None:
+    live = live_project(bare_home, gitea)
+    home, repository = live.home, live.repository
+    eve = repository.acting_as(gitea.person("eve"))
+    gate = home.gate("work")
+    home.script(
+        writes("a", run=gate.line),
+        does("review", match="please say hello", output="CHANGES_NEEDED: as Ada said"),
+        does("fix", files={"a.txt": "hello\n"}),
+    )
+    running = home.start_sprint(task("a"))
+    gate.wait_for_agent()
+    number = next(issue["number"] for issue in repository.issues())
+    live.ada.comment(number, "please say hello")
+    eve.comment(number, "evil")
+    eve.comment(number, "worse")
+    for kind in ("/read/", "/untrusted/"):
+        wait_for(partial(_has, repository, number, kind), kind)
+    gate.open()
+    assert running.wait().code == 0
+    bodies = comments(repository, number)
+    assert [sum(kind in body for body in bodies) for kind in ("/read/", "/untrusted/")] == [1, 1]
+    (prompt,) = [prompt for prompt in home.prompts() if "please say hello" in prompt]
+    assert "ada:\nplease say hello" in prompt
+    assert not any("evil" in prompt or "worse" in prompt for prompt in home.prompts())
+
+
+def _has(repository: Repository, number: int, words: str) -> bool:
+    return any(words in body for body in comments(repository, number))

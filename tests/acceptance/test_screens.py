@@ -93,6 +93,8 @@ _CHANGING = (
     (r"\d{4}-\d\d-\d\d", "DATE"), (r"\d{4}-W\d\d", "WEEK"), (r"\d\d:\d\d(:\d\d)?", "TIME"),
     (r"\b\d+(\.\d+)? (h|min|s)\b( \d+ (min|s)\b)?", "DURATION"), (r"engine-\d+", "ENGINE"),
     (r"\b[0-9a-f]{12,40}\b", "COMMIT"), (r"\b\d+(\.\d+)? [kM]?B\b", "SIZE"),
+    # Average times in minutes of a table.
+    (r"(?<=\| )0\.0\d(?= \|)", "0"),
     # Durations of different length move the columns.
     (r"(?<=\S) {2,}", "  "),
 )  # fmt: skip
@@ -113,3 +115,12 @@ def _is_copied(line: str) -> bool:
 def _words(text: str) -> Counter[str]:
     bare = (word.strip("|:,;()") for word in text.split())
     return Counter(word for word in bare if any(c.isalnum() for c in word))
+
+
+def test_long_text_goes_through_the_pager_of_a_terminal_and_never_of_a_pipe(shop: Home) -> None:
+    count = "sh -c 'echo PAGED $(grep -c setup_timeout_s)'"
+    _, paged = Terminal(shop, "config", "list", columns=60, PAGER=count).end()
+    assert "PAGED 1" in paged
+    _, plain = Terminal(shop, "config", "list", "--no-pager", columns=60, PAGER=count).end()
+    _, short = Terminal(shop, "config", "get", "name", columns=60, PAGER=count).end()
+    assert "PAGED" not in plain + short

@@ -39,7 +39,7 @@ def test_ctrl_c_at_the_terminal_saves_and_stops(home: Home) -> None:
     home.script(writes("a", run=writing.line))
     plan = home.plan(task("a"))
     terminal = Terminal(home, "sprint", "make it so", "--plan", str(plan), "--yes")
-    terminal.read_until("an agent is writing the change")
+    terminal.read_until("at gate writing")
     writing.wait_for_agent()
     terminal.type("\x03")
     terminal.interrupt()

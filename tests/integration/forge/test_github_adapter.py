@@ -241,14 +241,14 @@ def test_a_review_is_read(github_api: GithubApi, forge: Forge, state: str, verdi
         ("caloron:retry", "read", False),
         ("caloron:retry", "admin", True),
         ("caloron:retry", "write", True),
-        # The author of an unknown command gets the list of commands as an answer.
+        # Agents read the other comments of writers.
         ("caloron:nonsense", "write", True),
-        ("\ncaloron:stop", "", False),
-        ("\nresolved", "", False),
-        ("resolved?", "", False),
+        ("please use tabs", "write", True),
+        ("please use tabs", "read", False),
+        ("progress <!-- caloron:comment/other-1/a/progress -->", "", False),
     ],
 )
-def test_only_writers_may_command_and_only_commands_ask_for_permissions(
+def test_only_writers_are_trusted_and_no_permission_is_asked_for_comments_with_a_marker(
     github_api: GithubApi, forge: Forge, text: str, permission: str, trusted: bool
 ) -> None:
     comment = {"user": {"login": "outsider"}, "body": text}

@@ -604,3 +604,11 @@ def test_what_does_not_fit_into_a_prompt_is_for_the_next(made: SprintDriver) -> 
     assert (len(objects), len(text) <= 12_000, "w" in text) == (2, True, False)
     made.finish("a")
     assert len(made.task("a").conversation.unread) == 2
+
+
+def test_a_request_that_was_dismissed_is_no_remark(reviewed: SprintDriver) -> None:
+    review = reviewed.person.review(pull_of(reviewed), "changes_requested", "rewrite it")
+    reviewed.settle()
+    assert reviewed.role("a") == "fix"
+    reviewed.tick(msgspec.structs.replace(review, version=10**6, verdict="commented"))
+    assert reviewed.task("a").conversation.unread == ()

@@ -18,7 +18,6 @@ from caloron.domain.model.snapshots import (
     ReviewSnapshot,
     marker_key,
 )
-from caloron.domain.rules.people.commands import command_in, mistaken_command
 from caloron.errors import ForgeUnavailable, NotFound
 from caloron.forge.api import types
 from caloron.forge.api.base import Check, ForgeApi, Protection, segment
@@ -195,9 +194,8 @@ class Reader:
             return snapshots.comment_review(comment, head, began_ms)
         author = snapshots.login(comment.user)
         body = snapshots.text_of(comment.body)
-        # Only a comment that is a command, or was meant as one, is worth a request.
-        command = command_in(body) or mistaken_command(body)
-        trusted = self._is_trusted(author, ask=bool(command))
+        # A comment with a marker is neither obeyed nor read, so it is worth no request.
+        trusted = self._is_trusted(author, ask=not marker_key(body))
         return snapshots.comment_snapshot(comment, began_ms, trusted=trusted)
 
     def _is_trusted(self, author: str, *, ask: bool) -> bool:
@@ -256,9 +254,9 @@ class Reader:
 
     def _review_snapshot(self, review: types.Review, number: int, began_ms: int) -> ReviewSnapshot:
         author, verdict = snapshots.login(review.user), snapshots.verdict_of(review)
-        trusted = self._is_trusted(author, ask=verdict != "commented")
+        trusted = self._is_trusted(author, ask=True)
         lines = ""
-        if verdict == "changes_requested" and trusted and author not in self.ours:
+        if verdict != "approved" and trusted and author not in self.ours:
             lines = self._lines_of(review, number)
         return snapshots.review_snapshot(review, number, began_ms, trusted=trusted, lines=lines)
 

@@ -33,7 +33,10 @@ def new_comments(evaluation: Evaluation, task: Task) -> Iterator[Comment]:
         for comment in evaluation.comments_on(number)
     ]
     seen += (
-        review for review in evaluation.reviews_of(task.links.pull) if review.verdict == "commented"
+        review
+        for review in evaluation.reviews_of(task.links.pull)
+        # A verdict that was dismissed becomes a remark, and does not count any more.
+        if review.verdict == "commented" and review.object not in task.conversation.acts
     )
     for comment in seen:
         text = comment.body.strip()
