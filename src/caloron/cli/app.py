@@ -244,6 +244,7 @@ class Name(click.ParamType[str]):
         project = ctx.params.get("project") or ctx.meta.get("caloron.project")
         # No note may come between the words that the user types.
         on_fallback.clear()
+        # Without a project there is nothing to complete, and no place for a message.
         with suppress(CaloronError, OSError):
             return [CompletionItem(n) for n in self._known(project) if n.startswith(incomplete)]
         return []

@@ -28,9 +28,8 @@ from caloron.cycles.state import (
     state_data,
 )
 from caloron.errors import StoreError, UsageError, store_errors
-from caloron.places import home
 from caloron.store.crash import crashpoint
-from caloron.store.files import append_line, read_plain, remove_leftovers, write_atomic
+from caloron.store.files import append_line, home, read_plain, remove_leftovers, write_atomic
 from caloron.store.lock import file_lock
 
 #: A longer log is rotated when the next cycle begins.

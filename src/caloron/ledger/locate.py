@@ -15,8 +15,8 @@ from pathlib import Path
 
 from caloron.errors import CaloronError, NotFound, PreconditionFailed, UsageError
 from caloron.ids import ID_WORDS, is_valid_id
-from caloron.places import home as home  # noqa: PLC0414 - many ask here
 from caloron.store import log
+from caloron.store.files import home as home  # noqa: PLC0414 - many ask here
 from caloron.store.files import read_text
 
 

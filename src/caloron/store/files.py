@@ -19,6 +19,11 @@ _FULL = ("No space left", "disk is full", "Out of diskspace", "Disk quota exceed
 _TOO_LITTLE = 64 << 10
 
 
+def home() -> Path:
+    """Return `$CALORON_HOME`, or `~/.caloron`: it holds all that belongs to no single project."""
+    return Path(os.environ.get("CALORON_HOME") or "~/.caloron").expanduser().absolute()
+
+
 def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replace a file durably, and create its folder if it does not exist."""
     hint = "the old file is untouched; free space or make the directory writable"

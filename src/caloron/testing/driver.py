@@ -377,7 +377,7 @@ class _Repository:
     def is_ancestor(self, commit: str, main: str) -> bool:
         return self.has(commit)
 
-    def merge(self, base: str, head: str, message: str) -> Conflict:
+    def merge(self, base: str, head: str, message: str, *, style: str = "") -> Conflict:
         """Leave every merge to the forge, which knows the tree of its result."""
         return Conflict(())
 

@@ -126,8 +126,8 @@ def test_status_names_the_person_who_declined_a_plan(run, sprinted: Path, capsys
     with sqlite3.connect(sprinted / "ledger.sqlite") as ledger:
         approval = json.dumps({"number": 7, "declined": "ada"})
         ledger.execute(
-            "UPDATE sprints SET phase = 'approval', data ="
-            " CAST(json_set(CAST(data AS TEXT), '$.planning.approval', json(?)) AS BLOB)",
+            "UPDATE sprints SET phase = 'approval', data = CAST(json_set(CAST(data AS TEXT),"
+            " '$.phase', 'approval', '$.planning.approval', json(?)) AS BLOB)",
             (approval,),
         )
     assert run.data("status")["last_sprint"]["declined"] == "ada"

@@ -161,14 +161,14 @@ def test_a_description_changes_only_with_the_change_its_review_or_its_verificati
     number = pull_of(made)
     assert "### Summary\n\nAdds a cache." in made.forge.pull(number).body
     assert "- [ ] it is fast\n- [ ] it is small" in made.forge.pull(number).body
-    assert described(made, "a") == []
-    made.finish("a", answer="3 passed", verify_command="make test", log="run.log")
     assert len(described(made, "a")) == 1
+    made.finish("a", answer="3 passed", verify_command="make test", log="run.log")
+    assert len(described(made, "a")) == 2
     head = made.task("a").change.head
     assert f"`make test`: green, 3 passed (commit {head} merged" in made.forge.pull(number).body
     made.finish("a", answer="[x] 1: 3 ms\n2. [x] it is small\nAPPROVED")
     made.run()
-    assert len(described(made, "a")) == 2
+    assert len(described(made, "a")) == 3
     body = made.forge.pull(number).body
     assert "- [x] it is fast (3 ms)\n- [x] it is small\n" in body
     (merge,) = made.effects(Merge)

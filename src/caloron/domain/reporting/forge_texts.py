@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from hashlib import sha256
 
-from caloron.domain.model.snapshots import inert, marker, with_section
+from caloron.domain.model.snapshots import inert, marker
 from caloron.domain.model.sprint import Sprint, State
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Criterion, Task
@@ -72,9 +72,7 @@ def pull_body(sprint: Sprint, task: Task) -> str:
         f"Agent: caloron-agent-{task.agent}",
         marker(key),
     )
-    body = "\n\n".join(filter(None, parts))
-    text = change_text(task)
-    return with_section(body, section_name(sprint.id, task.id), text, add=True) if text else body
+    return "\n\n".join(filter(None, parts))
 
 
 def change_text(task: Task) -> str:

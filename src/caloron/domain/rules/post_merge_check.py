@@ -69,10 +69,14 @@ def landed_merge(state: State, task: Task) -> LandedMerge | None:
 
 def unsettled_merge(state: State) -> Task | None:
     """Return the task whose merge has to be settled before anything else is merged."""
-    # A task that is done has one while a person has it reverted.
-    unsettled = (Status.IN_REVIEW, Status.ESCALATED, Status.DONE)
-    tasks = (t for t in state.tasks.values() if t.merge.unverified and t.status in unsettled)
-    return next(tasks, None)
+    return next((t for t in state.tasks.values() if _is_unsettled(t)), None)
+
+
+def _is_unsettled(task: Task) -> bool:
+    """True for an unverified merge, also of a task that is done while a person has it reverted."""
+    reverting = task.status is Status.DONE and task.merge.revert is not None
+    in_review = task.status in (Status.IN_REVIEW, Status.ESCALATED)
+    return bool(task.merge.unverified) and (in_review or reverting)
 
 
 def is_stuck(state: State) -> bool:

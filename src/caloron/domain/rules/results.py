@@ -198,7 +198,8 @@ def publish(evaluation: Evaluation, task: Task, head: str, *, again: bool = Fals
 
 
 def open_pull(evaluation: Evaluation, task: Task) -> None:
-    task.log.described = forge_texts.change_digest(task)
+    # The description follows once the pull request is seen: the text of an effect never changes.
+    task.log.described = ""
     evaluation.do(
         OpenPull(
             key=forge_texts.pull_key(evaluation.sprint.id, task.id, task.links.generation),

@@ -96,7 +96,7 @@ def _start(evaluation: Evaluation, task: Task) -> None:
 
 def needs_person(evaluation: Evaluation, task: Task) -> bool:
     """True if the task is over, or if it cannot move before a person acts."""
-    if task.status is Status.DONE and task.merge.unverified:
+    if task.status is Status.DONE and task.merge.unverified and task.merge.revert:
         # It is being reverted.
         return False
     if task.step is Step.WAITING:

@@ -252,6 +252,7 @@ def _return_terminal() -> None:
     """Read answers from the terminal, after the goal came from a pipe."""
     if not output.is_terminal() or sys.stdin.isatty():
         return
+    # A process without a terminal asks no questions.
     with suppress(OSError):
         terminal = os.open("/dev/tty", os.O_RDONLY)
         os.dup2(terminal, sys.stdin.fileno())
