@@ -106,7 +106,9 @@ def _ledger_form(ledger: sqlite3.Connection, there: _Forge) -> dict[str, Any]:
         if r["status"] in _OPEN_ITEM
     ]
     facts = [json.loads(r["data"]) for r in _all(ledger, "inbox", "id")]
-    tasks = [json.loads(r["data"]) for r in _all(ledger, "tasks", "position")]
+    tasks = [
+        json.loads(r["data"]) | {"status": r["status"]} for r in _all(ledger, "tasks", "position")
+    ]
     active = [t for t in tasks if t["status"] not in _AT_REST]
     done = {t["plan"]["id"] for t in tasks if t["status"] == "Done"}
     return {
