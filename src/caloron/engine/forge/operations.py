@@ -108,7 +108,7 @@ class ForgeOperations:
                 return self._after_revert(effect, seen.commit) if seen else None
 
     def do(self, effect: Effect) -> tuple[Fact, ...]:  # noqa: C901, PLR0912 - all changes in one place
-        forge, clean = self._forge, self._redactor.text
+        forge, clean = self._forge, self._clean
         seen: Snapshot
         match effect:
             case CreateIssue():
@@ -145,9 +145,13 @@ class ForgeOperations:
                 return self._after_revert(effect, made.head)
         return (seen,)
 
+    def _clean(self, text: str) -> str:
+        """Return text without secrets and without characters that no forge stores."""
+        return self._redactor.text(text).replace("\0", "").encode("utf-8", "replace").decode()
+
     def _merge(self, effect: Merge) -> tuple[Fact, ...]:
         self._gate.check(effect)
-        commit, message = self._verified_merge(effect), self._redactor.text(effect.message)
+        commit, message = self._verified_merge(effect), self._clean(effect.message)
         verified = VerifiedMerge(commit, self._mirror.path, effect.style) if commit else None
         merged = self._forge.merge(effect.pull, effect.head, effect.base, message, verified)
         return self._after_merge(effect, merged.pull, did_it=merged.did_it)
@@ -163,10 +167,10 @@ class ForgeOperations:
         return self._after_merge(effect, pull)
 
     def _verified_merge(self, effect: Merge) -> str:
-        return verified_merge(self._mirror, effect, self._redactor.text(effect.message))
+        return verified_merge(self._mirror, effect, self._clean(effect.message))
 
     def _report_progress(self, effect: ReportProgress) -> tuple[Fact, ...]:
-        text, known = self._redactor.text(effect.body), effect.comment or self._comment_of(effect)
+        text, known = self._clean(effect.body), effect.comment or self._comment_of(effect)
         if not known:
             return (self._forge.comment(effect.issue, text),)
         try:
@@ -182,7 +186,7 @@ class ForgeOperations:
 
     def _describe(self, effect: Describe) -> Snapshot:
         """Change our section if it differs; the text of people around it stays."""
-        forge, number, text = self._forge, effect.number, self._redactor.text(effect.text)
+        forge, number, text = self._forge, effect.number, self._clean(effect.text)
         seen = forge.pull(number) if effect.is_pull else forge.issue(number)
         body = with_section(seen.body, effect.section, text, add=effect.add)
         if body == seen.body:
@@ -204,7 +208,7 @@ class ForgeOperations:
             case ReopenIssue():
                 return issue if issue.state == "open" else forge.reopen_issue(number)
             case EditIssue():
-                body = self._redactor.text(effect.body)
+                body = self._clean(effect.body)
                 return forge.edit_issue(number, body) if issue.body == effect.old else issue
 
     def after_refusal(self, effect: Effect | Probe, error: Exception) -> tuple[Snapshot, ...]:
