@@ -356,13 +356,13 @@ def test_hooks_that_are_files_of_the_project_do_not_run_and_the_users_own_do(
 
 def test_inbox_and_report_name_the_command_until_it_was_taken(shop: Repository) -> None:
     assert shop.caloron("report").data["bring"] == "caloron apply"
-    (need,) = shop.caloron("inbox").data["needs"]
+    (need,) = shop.caloron("inbox").data["items"]
     assert need["kind"] == "apply"
     assert need["commands"] == ["caloron apply"]
-    (elsewhere,) = shop.home.caloron("inbox", "--project", "shop").data["needs"]
+    (elsewhere,) = shop.home.caloron("inbox", "--project", "shop").data["items"]
     assert elsewhere["commands"][0].startswith("caloron apply")
     assert shop.caloron("apply").code == 0
-    assert shop.caloron("inbox").data["needs"] == []
+    assert shop.caloron("inbox").data["items"] == []
     assert shop.caloron("report").data["bring"] == ""
     again = shop.caloron("resume", json=False)
     assert again.code == 0, again
@@ -374,7 +374,7 @@ def test_the_inbox_names_only_the_sprint_whose_work_is_missing(
 ) -> None:
     shop.home.script(does("po", output="no plan"))
     assert shop.caloron("sprint", "more", "--yes").code == 8
-    needs = {need["kind"]: need["sprint_id"] for need in shop.caloron("inbox").data["needs"]}
+    needs = {need["kind"]: need["sprint_id"] for need in shop.caloron("inbox").data["items"]}
     assert needs == {"no_plan": "shop-2", "apply": "shop-1"}
 
 

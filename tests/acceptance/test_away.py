@@ -29,8 +29,8 @@ def writing(home: Home) -> Iterator[Gate]:
 
 def _engine(home: Home) -> int:
     """The process that drives the sprint; 0: none."""
-    held = home.caloron("status").data["held_by"]
-    return int(held["pid"]) if held else 0
+    engine = home.caloron("status").data["engine"]
+    return int(engine["pid"]) if engine else 0
 
 
 def test_an_approved_plan_runs_without_the_terminal_that_approved_it(

@@ -80,7 +80,7 @@ def test_after_three_cycles_every_view_says_to_split_the_task(home: Home) -> Non
     assert flag in home.caloron("status", json=False).stdout
     assert f"4 cycles, {flag}" in home.caloron("agents", "show", "a", json=False).stdout
     page = home.caloron("retro", json=False).stdout
-    assert "a took 4 cycles" in page
+    assert "a took 4 rounds of work; consider splitting such tasks" in page
 
 
 def test_on_gitea_edits_of_a_person_around_the_section_stay(

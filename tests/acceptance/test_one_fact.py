@@ -65,9 +65,8 @@ def edit(home: Home, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None
     """Write into the database itself, past all code of Caloron."""
     with home.ledger() as ledger:
         (data,) = ledger.execute("SELECT data FROM tasks WHERE id = 'a'").fetchone()
-        new = change(json.loads(data))
-        values = (new["status"], new["reason"], json.dumps(new).encode())
-        ledger.execute("UPDATE tasks SET status = ?, reason = ?, data = ? WHERE id = 'a'", values)
+        new = json.dumps(change(json.loads(data))).encode()
+        ledger.execute("UPDATE tasks SET data = ? WHERE id = 'a'", (new,))
 
 
 def leaves(data: Any, path: str = "") -> dict[str, Any]:

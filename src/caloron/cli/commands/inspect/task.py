@@ -298,7 +298,7 @@ def _story(
     ]
     if not events and row is None:
         ran = reading.value(connection, "newest_sprint_with_run", task=task)
-        hint = f"caloron trace {task} --sprint {ran}" if ran else "caloron history"
+        hint = f"caloron trace {shown_role(task)} --sprint {ran}" if ran else "caloron history"
         raise NotFound(f"{_BESIDE[task]} did not run in sprint {sprint}", hint=hint)
     runs = runs_below(connection, item)
     of_item: dict[str, list[Run]] = {}

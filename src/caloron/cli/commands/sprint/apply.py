@@ -295,7 +295,7 @@ def _goal(project: Project, selection: Selection | None, preview: Preview) -> st
     """The first line of the goal, or of each goal whose sprint merged some of this."""
     if selection:
         return selection.state.sprint.goal.strip().partition("\n")[0]
-    if not project.ledger.exists():
+    if not _has_ledger(project):
         return ""
     range_ = (preview.wanted.commit, "--not", preview.base)
     merged = set(git(preview.wanted.source, "rev-list", *range_, check=False).split())
@@ -303,6 +303,11 @@ def _goal(project: Project, selection: Selection | None, preview: Preview) -> st
         states = [read_state(connection, name) for name in sprint_numbers(connection)]
     goals = [s.sprint.goal for s in states if merged.intersection(merge_commits(s))]
     return "; ".join(goal.strip().partition("\n")[0] for goal in goals)
+
+
+def _has_ledger(project: Project) -> bool:
+    """False before the first sprint, and for a ledger that was lost: removed or emptied."""
+    return project.ledger.exists() and project.ledger.stat().st_size > 0
 
 
 def _summary(checkout: Checkout, preview: Preview) -> str:
@@ -317,7 +322,7 @@ def _last_sprint(project: Project, selection: Selection | None) -> tuple[str | N
     """The last sprint that the taken work includes; a project without sprints has none."""
     if selection:
         return selection.state.sprint.id, selection.state.sprint.number
-    if not project.ledger.exists() or not project.ledger.stat().st_size:
+    if not _has_ledger(project):
         return None, None
     with closing(require_ledger(project)) as connection:
         try:
