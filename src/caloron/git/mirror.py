@@ -35,6 +35,7 @@ _FETCH = (
 _MOST_COMMITS = 100
 _UNRELATED = "--allow-unrelated-histories"
 _MERGES = "refs/caloron/merges"
+_KNOWN_MERGES = 64
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class Mirror(Repository):
         super().__init__(path)
         self.remote = remote
         self.main = main
+        #: The last merges: one is made for its verification, for its push and for its record.
+        self._merges: dict[tuple[object, ...], Merged | Conflict] = {}
         #: Only for a forge on this disk.
         self._forge = ObjectReader(Path(remote.url))
 
@@ -162,6 +165,16 @@ class Mirror(Repository):
         The files are the same in every style. A rebase whose commits do not apply one by one, or
         lead to other files, becomes a squash.
         """
+        asked = (base, head, message, identity, style)
+        if asked not in self._merges:
+            made = self._make_merge(base, head, message, identity, style)
+            self._merges = dict([*self._merges.items(), (asked, made)][-_KNOWN_MERGES:])
+            return made
+        return self._merges[asked]
+
+    def _make_merge(
+        self, base: str, head: str, message: str, identity: tuple[str, str], style: MergeStyle
+    ) -> Merged | Conflict:
         tree, conflicts = self.merge_tree(base, head, _UNRELATED)
         if conflicts is not None:
             return Conflict(conflicts)

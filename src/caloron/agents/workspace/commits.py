@@ -116,7 +116,8 @@ def _seal(work: HandOver, sandbox: Sandbox, out: IO[bytes] | None = None) -> Non
     environment = git_environment(work.identity) | safe_settings() | named
     environment["GIT_NO_REPLACE_OBJECTS"] = "1"
     del environment["PATH"]
-    script = ("sh", "-c", _SEAL, "sh", work.base, work.main, str(work.disk_mb << 20))
+    limit = str(work.disk_mb << 20)
+    script = ("sh", "-c", _SEAL, "sh", work.base, work.main, limit, work.message)
     confined = sandbox.confine(script, SandboxSpec(workspace=workspace, env=environment))
     complaints = Buffer()
     try:
@@ -125,7 +126,6 @@ def _seal(work: HandOver, sandbox: Sandbox, out: IO[bytes] | None = None) -> Non
             Limits(_PATIENCE_S, idle_s=_IDLE_S),
             stdout=CappedFile(out, work.cap_bytes) if out else Buffer(),
             stderr=complaints,
-            stdin=work.message.encode(),
             cancelled=work.cancelled,
         )
     except OutputTooLarge as error:

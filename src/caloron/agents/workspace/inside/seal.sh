@@ -1,13 +1,10 @@
 # Commits what an agent left in its workspace, and prints its commits as a bundle, or nothing if
 # there are none; runs in the workspace, inside the sandbox.
-# Standard input: the message. Arguments: the commit that the agent began with and that of main
-# (empty: only what is not committed counts), how many bytes the files may take. Exit code 4: they
-# take more.
+# Arguments: the commit that the agent began with and that of main (empty: only what is not
+# committed counts), how many bytes the files may take, the message. Exit code 4: they take more.
 # Nothing is checked here, where the agent's settings apply: that is done where the commits arrive.
 set -eu
-base=$1 main=$2 limit=$3
-message=$(mktemp)
-cat >"$message"
+base=$1 main=$2 limit=$3 message=$4
 
 # What the agent made unreadable for itself is its work too.
 find -P . -xdev \( -type d ! -perm -u=rwx -o -type f ! -perm -u=r \) -exec chmod u+rwX {} \;
@@ -42,7 +39,7 @@ git add --all -- .
 # An unfinished merge becomes the merge commit.
 if git rev-parse --quiet --verify MERGE_HEAD >/dev/null ||
     ! git diff --cached --quiet --no-ext-diff; then
-    git commit --quiet --no-verify --file="$message"
+    git commit --quiet --no-verify --message="$message"
 fi
 
 [ -n "$base" ] || exit 0
@@ -59,7 +56,7 @@ if [ "$ahead" = 0 ]; then
     if [ -n "$other" ] && fork=$(git merge-base "$main" "$other") &&
         ! git diff --quiet --no-ext-diff "$fork" "$other" &&
         tree=$(git merge-tree --write-tree --no-messages "$base" "$other"); then
-        commit=$(git commit-tree -p "$base" -F "$message" "$tree")
+        commit=$(git commit-tree -p "$base" -m "$message" "$tree")
         git update-ref --no-deref HEAD "$commit"
         ahead=1
     fi
