@@ -7,6 +7,7 @@ import pty
 import re
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -72,6 +73,8 @@ class Newcomer:
             "LANG": "C.UTF-8",
             "TERM": "xterm",
             "COLUMNS": "120",
+            # A reader leaves the pager with a key; nothing is typed here.
+            "PAGER": "cat",
             "MY_AGENT_API_KEY": "sk-of-nobody-1234567890",
         }
         (self.home / ".gitconfig").write_text("[user]\n\tname = Ada\n\temail = ada@example.org\n")
@@ -126,7 +129,7 @@ class Newcomer:
                     os.write(handle, answer.encode())
                     answered[question] += 1
         if process.poll() is None and time.monotonic() >= give_up:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
         os.close(handle)
         return Typed(process.wait(), _COLOURS.sub("", screen))
 

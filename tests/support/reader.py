@@ -47,6 +47,7 @@ _BEFORE = {
         script slow
         caloron sprint "Something slow" --yes >/dev/null 2>&1 &
         until caloron why 2>/dev/null | grep -q "an agent is writing"; do sleep 0.2; done""",
+    "# in the morning": _SPRINT,
     "caloron apply --dry-run": _SPRINT,
     "caloron discard --yes": "caloron sprint 'Something else' --plan-only",
     "caloron why ": _SPRINT,
