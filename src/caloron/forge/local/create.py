@@ -128,6 +128,8 @@ def record_mismatches(connection: sqlite3.Connection, repository: Path) -> Itera
     yield from _counts(connection)
     pulls = connection.execute("SELECT * FROM pulls ORDER BY number").fetchall()
     main = connection.execute("SELECT tip FROM branches WHERE name = ?", (MAIN,)).fetchone()
+    # Before the tips: git refuses to read a branch whose commit is lost.
+    yield from _lost(repository, pulls, main["tip"] if main else "")
     open_pulls = [pull for pull in pulls if pull["state"] == "open"]
     tips = ForgeRepository(repository).tips((MAIN, *(pull["branch"] for pull in open_pulls)))
     if MAIN not in tips:
@@ -138,7 +140,6 @@ def record_mismatches(connection: sqlite3.Connection, repository: Path) -> Itera
         if (tip := tips.get(pull["branch"], pull["head"])) != pull["head"]:
             target = f"pull request #{pull['number']}, branch {pull['branch']}"
             yield RecordMismatch(target, pull["head"], tip, transient=True)
-    yield from _lost(repository, pulls, main["tip"] if main else "")
 
 
 def _lost(repository: Path, pulls: list[sqlite3.Row], main: str) -> Iterator[RecordMismatch]:
