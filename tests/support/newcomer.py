@@ -128,7 +128,10 @@ class Newcomer:
                 while plain.count(question) > answered[question]:
                     os.write(handle, answer.encode())
                     answered[question] += 1
-        if process.poll() is None and time.monotonic() >= give_up:
+        # The last command may close its output before it ends; without a terminal it is killed.
+        try:
+            process.wait(max(0.0, give_up - time.monotonic()))
+        except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
         os.close(handle)
         return Typed(process.wait(), _COLOURS.sub("", screen))
