@@ -78,7 +78,7 @@ class TaskRequest(TypedDict, total=False):
 
 
 class PlanRequest(TypedDict, total=False):
-    """What the prompt of the planner may have besides the goal."""
+    """The parts of the planner's prompt beside the goal."""
 
     nonce: Required[str]
     #: The lessons of earlier sprints.

@@ -250,7 +250,7 @@ class Run:
         self._choices = choices
         self._approver = approver
         self._data: dict[str, Any] = {}
-        #: The terminal was closed, and another process goes on with the sprint.
+        #: The terminal was closed, and another process continues the sprint.
         self._hung_up = False
 
     def to_answer(
